@@ -1,0 +1,47 @@
+# Everything a newcomer needs: `make serve` and `make test`. Only Python 3.11 or newer, pip and make are assumed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help setup serve test test-slow test-engine bench lint lock clean
+
+help: ## say what each target does
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## make .venv with the foreword command and the development tools
+
+$(VENV)/.ready: requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Foreword needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 " + "setup")'
+	@echo "Setting up $(VENV) (once, about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+serve: setup ## fetch the small model and serve the gateway with the embedded engine
+	$(BIN)/foreword serve --tokenizer-cache-enable-l0 --tokenizer-cache-enable-l1
+
+test: setup ## the whole fast suite
+	$(BIN)/pytest -n 2 -m "not slow and not engine"
+
+test-slow: setup ## the full exactness matrix and the soak tests
+	$(BIN)/pytest -m "slow and not engine"
+
+test-engine: setup ## against real vLLM workers, which it installs and starts
+	$(BIN)/pytest -m engine
+
+bench: setup ## the side-by-side table
+	$(BIN)/python -m benchmarks
+
+lint: setup ## style, types and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock: ## compile requirements/dev.lock anew (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --custom-compile-command "make lock" --extra mistral --extra hashing pyproject.toml requirements/dev.in -o requirements/dev.lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

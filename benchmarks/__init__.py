@@ -1,0 +1,1 @@
+"""Side-by-side runs against the named peers. Each prints ratios: medians over interleaved runs on one machine."""

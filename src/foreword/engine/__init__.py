@@ -1,0 +1,1 @@
+"""The embedded CPU engine: a real decoder-only model in numpy."""

@@ -1,0 +1,1 @@
+"""The HTTP gateway: OpenAI-compatible endpoints in front of workers."""

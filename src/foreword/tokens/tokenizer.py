@@ -1,0 +1,95 @@
+"""The Tokenizer protocol, the ids it returns, and who it is."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, overload
+
+
+class TokenIds(Sequence[int]):
+    """Token ids over an immutable buffer of native uint32: as cheap to keep and to pass on as the bytes are.
+
+    ``list(ids)`` gives ints; ``ids.buffer`` is the bytes; ``numpy.frombuffer(ids.buffer, numpy.uint32)`` and
+    ``memoryview(ids.buffer).cast("I")`` are views. Equal to any sequence of the same ints.
+    """
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: bytes = b"") -> None:
+        self.buffer = buffer
+
+    @classmethod
+    def of(cls, ids: Iterable[int]) -> TokenIds:
+        """The ids of any iterable of ints in 0..2**32-1."""
+        return cls(array.array("I", ids).tobytes())
+
+    def __len__(self) -> int:
+        return len(self.buffer) >> 2
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> TokenIds: ...
+    def __getitem__(self, index: int | slice) -> int | TokenIds:
+        view = memoryview(self.buffer).cast("I")[index]
+        return view if isinstance(view, int) else TokenIds(view.tobytes())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(memoryview(self.buffer).cast("I").tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenIds):
+            return self.buffer == other.buffer
+        if isinstance(other, Sequence):
+            return len(self) == len(other) and list(self) == list(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.buffer)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self[:8]))
+        return f"TokenIds([{shown}{', ...' if len(self) > 8 else ''}], {len(self)} ids)"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerIdentity:
+    """Who a tokenizer is. Two with one digest return the same ids for every input.
+
+    Attributes:
+        name: what its users call it; a label, never part of a key.
+        library: "tokenizers", "tiktoken" or "mistral-common".
+        version: of the library.
+        digest: sha256, in hex, over the definition, its flags and the library's version.
+    """
+
+    name: str
+    library: str
+    version: str
+    digest: str
+
+
+class Tokenizer(Protocol):
+    """An uncached tokenizer. Immutable: the backends work on a private copy of what they were given."""
+
+    @property
+    def identity(self) -> TokenizerIdentity:
+        """Who it is."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenIds:
+        """The reference's ids for the text; raises TokenizerError."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of the ids; raises TokenizerError for an id outside the vocabulary."""
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token's exact string, or None."""
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary's string for an id, or None."""
