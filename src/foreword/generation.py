@@ -91,3 +91,12 @@ class GenerateOutput:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """How busy a worker is now: requests that run, requests that wait, and the share of KV memory in use (0 to 1)."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0

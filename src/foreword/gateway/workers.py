@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Protocol
 
-from foreword.generation import GenerateOutput, GenerateRequest
+from foreword.generation import GenerateOutput, GenerateRequest, WorkerStatistics
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
-    """How busy a worker is now: requests that run, requests that wait, and the share of KV memory in use (0 to 1)."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0
+__all__ = ["Worker", "WorkerStatistics"]
 
 
 class Worker(Protocol):
