@@ -1,0 +1,6 @@
+"""What Foreword is tested with, shipped so that its users can test with it too.
+
+``material`` fetches real tokenizers, ``crafted`` makes one of every pipeline kind, ``texts`` writes nasty texts,
+``reference`` gives the ids they must have, ``histories`` replays requests against a cache, ``fuzz_tokens`` does all of
+it until told to stop. Nothing else in Foreword imports this package.
+"""
