@@ -1,0 +1,243 @@
+"""The engine, step by step, and ``LLM``, which runs it to the end.
+
+from foreword import LLM, SamplingParams
+outputs = LLM("SmolLM2-135M-Instruct.Q4_1.gguf").generate([[1, 4093, 198]], SamplingParams(temperature=0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from foreword.engine.kv_cache import BlockAllocator, KVCache
+from foreword.engine.model import Chunk, LlamaModel
+from foreword.engine.requests import check_request, sequence_of
+from foreword.engine.scheduler import ScheduledChunk, Scheduler, SchedulerStatistics
+from foreword.engine.sequence import Sequence
+from foreword.engine.threads import ComputeThreads, usable_cores
+from foreword.engine.weights import Array, ModelConfig, TensorSource, load_weights, open_model
+from foreword.errors import ModelError, WorkerError
+from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine uses the machine.
+
+    Attributes:
+        max_model_len: prompt and answer together; None takes the model's context length. Cut to what the KV cache holds.
+        max_num_seqs: sequences computed together at most.
+        max_num_batched_tokens: tokens computed in one step at most; a longer prompt is computed in chunks.
+        block_size: tokens in a KV block.
+        kv_cache_memory: bytes for keys and values.
+        num_threads: cores used for arithmetic.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    kv_cache_memory: int = 1 << 30
+    num_threads: int = min(2, usable_cores())
+
+
+def kv_blocks(model: ModelConfig, config: EngineConfig) -> int:
+    """Blocks that the memory allowed holds; raises ModelError if that is not even one."""
+    size = KVCache.block_bytes(model, config.block_size)
+    if config.kv_cache_memory < size:
+        raise ModelError(
+            f"A KV cache of {config.kv_cache_memory:,} bytes holds no block.", hint=f"Give it {size:,} or more."
+        )
+    return config.kv_cache_memory // size
+
+
+def effective_max_model_len(model: ModelConfig, config: EngineConfig) -> int:
+    """Longest sequence: the model's context, the configured limit or what the KV cache holds, whichever is least."""
+    limit = config.max_model_len or model.max_position_embeddings
+    return min(limit, model.max_position_embeddings, kv_blocks(model, config) * config.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that could not be carried on, and why."""
+
+    request_id: str
+    error: WorkerError
+
+
+StepOutput = GenerateOutput | Failure
+
+
+class LLMEngine:
+    """Continuous batching over one model. Synchronous, not thread-safe: one thread calls everything."""
+
+    def __init__(self, source: TensorSource, config: EngineConfig | None = None) -> None:
+        config = config or EngineConfig()
+        self.model_config = source.config
+        self.max_model_len = effective_max_model_len(source.config, config)
+        num_blocks = kv_blocks(source.config, config)
+        self._threads = ComputeThreads(config.num_threads)
+        kv_cache = KVCache(source.config, num_blocks, config.block_size)
+        weights = load_weights(source, num_threads=config.num_threads)
+        self.model = LlamaModel(weights, kv_cache, self._threads, self.max_model_len)
+        self._scheduler = Scheduler(
+            BlockAllocator(num_blocks),
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self._sequences: dict[str, Sequence] = {}
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request; raises RequestError or ContextOverflow."""
+        check_request(request, self.model_config.vocab_size, self.max_model_len, taken=self._sequences)
+        sequence = sequence_of(request, self.model_config.eos_token_ids, self.max_model_len)
+        self._sequences[request.request_id] = sequence
+        self._scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request and free what it holds; one that is unknown or has ended is passed over."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._scheduler.free(sequence)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether ``step`` has something to do."""
+        return bool(self._sequences)
+
+    def step(self) -> list[StepOutput]:
+        """Compute one batch. A fault in it fails the requests that were in the batch and no others."""
+        chunks = self._scheduler.schedule()
+        try:
+            logits = self.model.forward([_model_chunk(chunk) for chunk in chunks])
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the other requests go on
+            return [self._fail(chunk.sequence, error) for chunk in chunks]
+        completed = [chunk.sequence for chunk in chunks if chunk.completes]
+        self._scheduler.computed(chunks)
+        return [self._sample(sequence, row) for sequence, row in zip(completed, logits, strict=True)]
+
+    def _sample(self, sequence: Sequence, logits: Array) -> StepOutput:
+        try:
+            token_id, logprobs = sequence.sampler.sample(logits)
+        except Exception as error:  # noqa: BLE001 - a fault in one request's sampling is that request's alone
+            return self._fail(sequence, error)
+        sequence.token_ids.append(token_id)
+        reason = sequence.finish_reason()
+        if reason is not None:
+            self.abort(sequence.request_id)
+        return _output(sequence, reason, logprobs)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> Failure:
+        self.abort(sequence.request_id)
+        failure = WorkerError(f"The engine failed on this request: {error!r}.", hint="Try again.")
+        failure.__cause__ = error
+        return Failure(sequence.request_id, failure)
+
+    def close(self) -> None:
+        """Drop every request and end the compute threads."""
+        for request_id in list(self._sequences):
+            self.abort(request_id)
+        self._threads.close()
+
+    def statistics(self) -> SchedulerStatistics:
+        """How busy the engine is."""
+        return self._scheduler.statistics()
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError unless queues, blocks and requests agree."""
+        self._scheduler.check_integrity()
+        if len(self._sequences) != len(self._scheduler.running) + len(self._scheduler.waiting):
+            raise RuntimeError("a request is neither running nor waiting")
+
+
+def _model_chunk(chunk: ScheduledChunk) -> Chunk:
+    sequence = chunk.sequence
+    start = sequence.num_computed_tokens
+    return Chunk(
+        token_ids=sequence.token_ids[start : start + chunk.num_tokens],
+        start=start,
+        block_table=sequence.block_table,
+        wants_logits=chunk.completes,
+    )
+
+
+def _output(sequence: Sequence, reason: FinishReason | None, logprobs: TokenLogprobs | None) -> GenerateOutput:
+    token_id = sequence.token_ids[-1]
+    return GenerateOutput(
+        request_id=sequence.request_id,
+        token_ids=(token_id,),
+        finish_reason=reason,
+        stop_token_id=token_id if reason == "stop" else None,
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        num_cached_tokens=sequence.num_cached_tokens,
+        logprobs=None if logprobs is None else (logprobs,),
+    )
+
+
+class LLM:
+    """A model in this process, for programs: prompts in, whole answers out.
+
+    Raises ModelError when made if the weights cannot be loaded. A context manager; ``close`` ends its threads.
+    """
+
+    def __init__(self, model: str | Path, config: EngineConfig | None = None) -> None:
+        self.engine = LLMEngine(open_model(Path(model)), config)
+
+    def generate(
+        self,
+        prompts: SequenceOf[SequenceOf[int]],
+        sampling: SamplingParams | SequenceOf[SamplingParams] | None = None,
+    ) -> list[GenerateOutput]:
+        """Answer every prompt, given as token ids; outputs in the prompts' order, each with all its tokens.
+
+        ``sampling`` is one for all or one for each. Raises RequestError, ContextOverflow or WorkerError.
+        """
+        many = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, SequenceOf) else sampling
+        parts: dict[str, list[GenerateOutput]] = {str(index): [] for index in range(len(prompts))}
+        with self._aborting(parts):
+            for request_id, prompt, params in zip(parts, prompts, many, strict=True):
+                self.engine.add(GenerateRequest(request_id, prompt, params))
+            while self.engine.has_unfinished_requests():
+                for output in self.engine.step():
+                    if isinstance(output, Failure):
+                        raise output.error
+                    parts[output.request_id].append(output)
+        return [_joined(outputs) for outputs in parts.values()]
+
+    @contextmanager
+    def _aborting(self, request_ids: SequenceOf[str] | dict[str, list[GenerateOutput]]) -> Iterator[None]:
+        """Whatever ends the block, leave none of these requests behind."""
+        try:
+            yield
+        finally:
+            for request_id in request_ids:
+                self.engine.abort(request_id)
+
+    def close(self) -> None:
+        """End the compute threads."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _joined(outputs: SequenceOf[GenerateOutput]) -> GenerateOutput:
+    """One output with the tokens of all."""
+    last = outputs[-1]
+    logprobs = [entry for output in outputs for entry in output.logprobs or ()]
+    return GenerateOutput(
+        request_id=last.request_id,
+        token_ids=tuple(token for output in outputs for token in output.token_ids),
+        finish_reason=last.finish_reason,
+        stop_token_id=last.stop_token_id,
+        num_prompt_tokens=last.num_prompt_tokens,
+        num_cached_tokens=last.num_cached_tokens,
+        logprobs=tuple(logprobs) if last.logprobs is not None else None,
+    )
