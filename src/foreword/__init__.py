@@ -1,5 +1,28 @@
-"""Foreword: prefix caching for large language models, exact from text to tokens to blocks to bill."""
+"""Foreword: prefix caching for large language models, exact from text to tokens to blocks to bill.
+
+The names below are imported when first used, so that ``import foreword`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foreword.engine import LLM
+    from foreword.generation import SamplingParams
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+_HOMES = {
+    "LLM": "foreword.engine",
+    "SamplingParams": "foreword.generation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foreword' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
