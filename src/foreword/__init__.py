@@ -11,14 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foreword.engine import LLM
     from foreword.generation import SamplingParams
+    from foreword.tokens import CachedTokenizer, L0Config, L1Config, load_tokenizer
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CachedTokenizer",
+    "L0Config",
+    "L1Config",
+    "SamplingParams",
+    "__version__",
+    "load_tokenizer",
+]
 
 _HOMES = {
+    "CachedTokenizer": "foreword.tokens",
+    "L0Config": "foreword.tokens",
+    "L1Config": "foreword.tokens",
     "LLM": "foreword.engine",
     "SamplingParams": "foreword.generation",
+    "load_tokenizer": "foreword.tokens",
 }
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import Literal, Protocol, overload
+
+from foreword.tokens.boundaries import Boundaries
+
+SpecialTokens = Literal["all"] | AbstractSet[str]
 
 
 class TokenIds(Sequence[int]):
@@ -93,3 +98,37 @@ class Tokenizer(Protocol):
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's string for an id, or None."""
+
+
+class CacheableTokenizer(Tokenizer, Protocol):
+    """A tokenizer that says how its ids come about, so that a cache can put them together from parts.
+
+    For every text, ``encode(text, add_special_tokens=flag) == assemble(encode_core([text])[0], flag)`` wherever
+    ``boundaries`` is certified.
+    """
+
+    @property
+    def key(self) -> Hashable:
+        """What else its ids depend on: two views of one tokenizer that may differ have different keys."""
+
+    @property
+    def boundaries(self) -> Boundaries:
+        """Where its texts may be cut."""
+
+    @property
+    def encoder_fallbacks(self) -> int:
+        """Times a second encoder was given up: ids from before that may be wrong."""
+
+    def check(self, text: str) -> None:
+        """Raise TokenizerError for a text that must be refused as a whole."""
+
+    def encode_core(self, texts: Sequence[str]) -> list[bytes]:
+        """The uint32 ids of each text without template, truncation and padding."""
+
+    def assemble(self, core: bytes, *, add_special_tokens: bool) -> bytes:
+        """The final uint32 ids: template, truncation and padding applied to the core ids of a whole text."""
+
+    def with_special_tokens(
+        self, allowed: SpecialTokens | None = None, disallowed: SpecialTokens | None = None
+    ) -> CacheableTokenizer:
+        """The same tokenizer with other special tokens recognized or refused; raises TokenizerError if it cannot."""

@@ -1,0 +1,367 @@
+"""CachedTokenizer: always the uncached ids, as near to free as memory allows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from foreword.errors import InputTooLarge
+from foreword.tokens.boundaries import PLAIN, Cuts, count_ids, pieces
+from foreword.tokens.exact_cache import Entry, ExactCache, L0Config, fingerprint
+from foreword.tokens.prefix_trie import NO_MATCH, L1Config, Match, PrefixTrie
+from foreword.tokens.tokenizer import CacheableTokenizer, SpecialTokens, TokenIds, TokenizerIdentity
+
+MAX_CHARACTERS = 1 << 26
+Layer = Literal["l0", "l1"]
+_Context = tuple[object, bool, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStatistics:
+    """What one cache level did and holds.
+
+    Attributes:
+        hits, misses: lookups that found something, and that did not.
+        entries: inputs (L0) or nodes (L1) held.
+        bytes: memory held.
+        evictions: entries given up for room.
+        reused_bytes: UTF-8 bytes of text whose ids came from here.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    entries: int = 0
+    bytes: int = 0
+    evictions: int = 0
+    reused_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """What a CachedTokenizer did and holds.
+
+    Attributes:
+        l0, l1: by level; all zero for a level that is left out or switched off.
+        cached_tokens, uncached_tokens: ids returned that came from a cache, and that were encoded.
+        shared: calls that waited for another thread to encode the same text.
+        encoder_fallbacks: times the second encoder was given up because its ids differed from the reference's.
+    """
+
+    l0: LevelStatistics = field(default_factory=LevelStatistics)
+    l1: LevelStatistics = field(default_factory=LevelStatistics)
+    cached_tokens: int = 0
+    uncached_tokens: int = 0
+    shared: int = 0
+    encoder_fallbacks: int = 0
+
+
+class Encoded:
+    """The ids of one call, and where they came from.
+
+    Attributes:
+        ids: the reference's ids.
+        cached_tokens: how many of them came from a cache.
+        layer: the level that hit; None for a miss.
+    """
+
+    __slots__ = ("cached_tokens", "entry", "ids", "layer")
+
+    def __init__(self, ids: TokenIds, cached_tokens: int, layer: Layer | None, entry: Entry | None = None) -> None:
+        self.ids = ids
+        self.cached_tokens = cached_tokens
+        self.layer = layer
+        self.entry = entry
+
+    @property
+    def rendered(self) -> bytes | None:
+        """What ``CachedTokenizer.keep_rendered`` put beside the ids, if it is still there."""
+        return self.entry.rendered if self.entry is not None else None
+
+    def __repr__(self) -> str:
+        return f"Encoded({self.ids!r}, cached_tokens={self.cached_tokens}, layer={self.layer!r})"
+
+
+class _Flight:
+    """An encoding under way, and what those who wait for it will get."""
+
+    __slots__ = ("context", "encoded", "error", "landed", "text")
+
+    def __init__(self, text: str, context: _Context) -> None:
+        self.text = text
+        self.context = context
+        self.landed: threading.Event | None = None
+        self.encoded: Encoded | None = None
+        self.error: BaseException | None = None
+
+
+class _Computed(NamedTuple):
+    """The ids of a text, the match they began with, and what the prefix cache may keep of them."""
+
+    ids: TokenIds
+    match: Match = NO_MATCH
+    core: bytes = b""
+    cuts: Cuts = Cuts()
+
+
+class CachedTokenizer:
+    """A tokenizer behind an exact cache (L0) and a prefix cache (L1). Thread-safe.
+
+    Every call returns exactly what ``tokenizer.encode`` would. Where that is not certain a level is off for this
+    tokenizer: ``tokenizer.boundaries`` says why. Concurrent calls for one text encode it once.
+    """
+
+    def __init__(
+        self,
+        tokenizer: CacheableTokenizer,
+        l0: L0Config | None = None,
+        l1: L1Config | None = None,
+        *,
+        max_characters: int = MAX_CHARACTERS,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_characters = max_characters
+        self._exact = ExactCache(l0) if l0 is not None and tokenizer.boundaries.cacheable else None
+        self._prefix = PrefixTrie(l1) if l1 is not None and tokenizer.boundaries.cacheable else None
+        self._lock = threading.Lock()
+        self._flights: dict[int, _Flight] = {}
+        self._hits = {"l0": 0, "l1": 0}
+        self._misses = {"l0": 0, "l1": 0}
+        self._reused = {"l0": 0, "l1": 0}
+        self._cached_tokens = 0
+        self._uncached_tokens = 0
+        self._shared = 0
+
+    @property
+    def identity(self) -> TokenizerIdentity:
+        """Who the tokenizer is."""
+        return self.tokenizer.identity
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return self.tokenizer.vocab_size
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of the ids; raises TokenizerError for an id outside the vocabulary."""
+        return self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token's exact string, or None."""
+        return self.tokenizer.token_to_id(token)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary's string for an id, or None."""
+        return self.tokenizer.id_to_token(token_id)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = False,
+        allowed_special: SpecialTokens | None = None,
+        disallowed_special: SpecialTokens | None = None,
+        tenant: str = "",
+    ) -> TokenIds:
+        """The reference's ids for the text.
+
+        Args:
+            text: at most ``max_characters`` characters.
+            add_special_tokens: put the template's tokens (BOS, EOS) around it.
+            allowed_special: tiktoken: the special tokens to recognize; None for all.
+            disallowed_special: tiktoken: the special tokens to refuse; None for none.
+            tenant: who asks. Tenants never share an entry, and each has a quota when the levels have one.
+
+        Raises:
+            InputTooLarge: the text is over the limit.
+            SpecialTokenNotAllowed: the text holds a disallowed special token.
+            TokenizerError: the tokenizer refuses the text.
+        """
+        return self.encode_with_usage(
+            text,
+            add_special_tokens=add_special_tokens,
+            allowed_special=allowed_special,
+            disallowed_special=disallowed_special,
+            tenant=tenant,
+        ).ids
+
+    def encode_with_usage(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = False,
+        allowed_special: SpecialTokens | None = None,
+        disallowed_special: SpecialTokens | None = None,
+        tenant: str = "",
+    ) -> Encoded:
+        """As ``encode``, and how many of the ids came from a cache, and from which."""
+        tokenizer = self.tokenizer
+        if allowed_special is not None or disallowed_special is not None:
+            tokenizer = tokenizer.with_special_tokens(allowed_special, disallowed_special)
+        context = (tokenizer.key, add_special_tokens, tenant)
+        key = fingerprint(text, context)
+        with self._lock:
+            if (entry := self._lookup(text, context, key)) is not None:
+                return Encoded(entry.ids, len(entry.ids), "l0", entry)
+            flight, leads = self._board(text, context, key)
+        return self._lead(flight, key, tokenizer) if leads else self._follow(flight)
+
+    def keep_rendered(self, encoded: Encoded, rendered: bytes) -> bool:
+        """Keep a ready answer beside the ids of a call, counted in L0's budget; False when there is no room for it.
+
+        Later hits of the same input give it back as ``encoded.rendered``.
+        """
+        if self._exact is None or encoded.entry is None:
+            return False
+        with self._lock:
+            return self._exact.keep_rendered(encoded.entry, rendered)
+
+    def statistics(self) -> CacheStatistics:
+        """A snapshot of all counters."""
+        with self._lock:
+            return CacheStatistics(
+                l0=self._level("l0", self._exact),
+                l1=self._level("l1", self._prefix),
+                cached_tokens=self._cached_tokens,
+                uncached_tokens=self._uncached_tokens,
+                shared=self._shared,
+                encoder_fallbacks=self.tokenizer.encoder_fallbacks,
+            )
+
+    def clear(self) -> None:
+        """Forget all cached ids; the counters go on."""
+        with self._lock:
+            self._forget()
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError when a level's structure or sums are wrong."""
+        with self._lock:
+            for level in (self._exact, self._prefix):
+                if level is not None:
+                    level.check_integrity()
+
+    def _forget(self) -> None:
+        for level in (self._exact, self._prefix):
+            if level is not None:
+                level.clear()
+
+    def _level(self, layer: Layer, level: ExactCache | PrefixTrie | None) -> LevelStatistics:
+        if level is None:
+            return LevelStatistics()
+        counts = self._hits[layer], self._misses[layer], len(level), level.memory, level.evictions
+        return LevelStatistics(*counts, self._reused[layer])
+
+    def _lookup(self, text: str, context: _Context, key: int) -> Entry | None:
+        if self._exact is None:
+            return None
+        entry = self._exact.get(text, context, key)
+        if entry is None:
+            self._misses["l0"] += 1
+            return None
+        self._hits["l0"] += 1
+        self._reused["l0"] += entry.text_bytes
+        self._cached_tokens += len(entry.ids)
+        return entry
+
+    def _board(self, text: str, context: _Context, key: int) -> tuple[_Flight, bool]:
+        """The encoding of this text that is under way, or a new one to be led."""
+        flight = self._flights.get(key)
+        if flight is not None and flight.context == context and flight.text == text:
+            flight.landed = flight.landed or threading.Event()
+            self._shared += 1
+            return flight, False
+        flight = _Flight(text, context)
+        self._flights.setdefault(key, flight)
+        return flight, True
+
+    def _follow(self, flight: _Flight) -> Encoded:
+        if flight.landed is not None:
+            flight.landed.wait()
+        if flight.error is not None:
+            raise flight.error
+        encoded = flight.encoded
+        if encoded is None:
+            raise RuntimeError("an encoding landed without ids")
+        with self._lock:
+            self._cached_tokens += len(encoded.ids)
+        return Encoded(encoded.ids, len(encoded.ids), encoded.layer, encoded.entry)
+
+    def _lead(self, flight: _Flight, key: int, tokenizer: CacheableTokenizer) -> Encoded:
+        try:
+            flight.encoded = self._encode(flight.text, flight.context, key, tokenizer)
+        except BaseException as error:
+            flight.error = error
+            raise
+        else:
+            return flight.encoded
+        finally:
+            with self._lock:
+                if self._flights.get(key) is flight:
+                    del self._flights[key]
+                if flight.landed is not None:
+                    flight.landed.set()
+
+    def _encode(self, text: str, context: _Context, key: int, tokenizer: CacheableTokenizer) -> Encoded:
+        """Encode what no cache knows, and remember it."""
+        if len(text) > self.max_characters:
+            raise InputTooLarge(
+                f"The text has {len(text)} characters; at most {self.max_characters} are tokenized.",
+                hint="Send less text.",
+                limit=self.max_characters,
+                size=len(text),
+            )
+        tokenizer.check(text)
+        while True:
+            generation = tokenizer.encoder_fallbacks
+            computed = self._compute(text, context, tokenizer)
+            with self._lock:
+                if tokenizer.encoder_fallbacks == generation:
+                    return self._remember(text, context, key, computed)
+                self._forget()
+
+    def _compute(self, text: str, context: _Context, tokenizer: CacheableTokenizer) -> _Computed:
+        view, add_special_tokens, tenant = context
+        if not tokenizer.boundaries.certified:
+            return _Computed(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        match, cuts = NO_MATCH, Cuts()
+        if self._prefix is None:
+            (core,) = tokenizer.encode_core([text])
+        else:
+            with self._lock:
+                match = self._prefix.match((view, tenant), text)
+            match, core, cuts = encode_after(tokenizer, text, match)
+        ids = TokenIds(tokenizer.assemble(core, add_special_tokens=add_special_tokens))
+        return _Computed(ids, match, core, cuts)
+
+    def _remember(self, text: str, context: _Context, key: int, computed: _Computed) -> Encoded:
+        view, _, tenant = context
+        ids, match, core, cuts = computed
+        layer: Layer | None = "l1" if match.chunks else None
+        cached = min(match.cut.ids_before, len(ids))
+        self._cached_tokens += cached
+        self._uncached_tokens += len(ids) - cached
+        if self._prefix is not None and self.tokenizer.boundaries.certified:
+            (self._hits if layer else self._misses)["l1"] += 1
+            self._reused["l1"] += match.text_bytes
+            self._prefix.store((view, tenant), tenant, text, core, cuts)
+        entry = self._exact.put(text, context, tenant, key, ids) if self._exact is not None else None
+        return Encoded(ids, cached, layer, entry)
+
+
+def encode_after(tokenizer: CacheableTokenizer, text: str, match: Match) -> tuple[Match, bytes, Cuts]:
+    """The core ids of a text whose beginning is known, and the certified cuts in the rest of it.
+
+    The rest is encoded from the cut's ``resume`` on. Behind an added token that is the token itself, whose id the rest
+    must start with and loses. If it does not, the match is given up (the certificate says that this cannot happen).
+    """
+    chunks, cut = match.chunks, match.cut
+    cuts = tokenizer.boundaries.cuts(text, cut.resume)
+    encoded = tokenizer.encode_core(pieces(text, cut.resume, cuts))
+    if cut.token == PLAIN:
+        return match, b"".join(chunks + encoded), count_ids(cuts, encoded, cut.ids_before)
+    first = encoded[0]
+    if first[:4] != chunks[-1][-4:]:
+        return encode_after(tokenizer, text, NO_MATCH)
+    core = b"".join([*chunks, first[4:], *encoded[1:]])
+    return match, core, count_ids(cuts, encoded, cut.ids_before - 1)
