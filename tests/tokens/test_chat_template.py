@@ -36,7 +36,10 @@ def test_a_feature_renders_as_transformers_does(name: str) -> None:
     assert outcomes(template) == CASES["expected"][name]
 
 
-@pytest.mark.parametrize("name", sorted(set(CASES["expected"]) - set(CASES["own"])))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.material(name)) for name in CASES["expected"] if name not in CASES["own"]],
+)
 def test_a_model_renders_as_transformers_does(name: str) -> None:
     """Published templates, loaded from the model's own folder: equal in 78 cases each."""
     template = load_chat_template(fetch(name))
@@ -178,6 +181,7 @@ def test_prefix_stability(source: str, expected: object) -> None:
     assert found.earlier[: found.seam] == found.later[: found.seam]
 
 
+@pytest.mark.material("qwen3")
 def test_a_reasoning_model_drops_its_thoughts() -> None:
     """Qwen 3 keeps no earlier thinking: with the empty thought of enable_thinking=False the next prompt differs."""
     template = load_chat_template(fetch("qwen3"))
