@@ -1,0 +1,152 @@
+"""The gateway as an ASGI application: the route table, the stages before it, and what lives as long as the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from prometheus_client import start_http_server
+
+from foreword.config import Config
+from foreword.gateway.answer_cache import AnswerCache
+from foreword.gateway.authentication import ApiKeys
+from foreword.gateway.chat import ChatEndpoint
+from foreword.gateway.completions import CompletionsEndpoint
+from foreword.gateway.errors import Interrupted
+from foreword.gateway.exchange import Exchange, Message, Receive, Send
+from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.inflight import InFlight
+from foreword.gateway.metrics import Metrics, Sample
+from foreword.gateway.middleware import Authenticate, Dispatch, Limit, Observe
+from foreword.gateway.pages import PageEndpoints
+from foreword.gateway.pool import WorkerPool
+from foreword.gateway.responses import ResponsesEndpoint
+from foreword.gateway.routing import Route, Router
+from foreword.gateway.serving import Serving
+from foreword.gateway.tokenize import TokenizeEndpoints
+from foreword.gateway.tokenizers import TokenizerRegistry, answer_cache_memory
+from foreword.gateway.workers import Worker
+
+
+class Gateway:
+    """The application. It owns the workers and everything counted; the server owns sockets and signals."""
+
+    def __init__(self, config: Config, tokenizers: TokenizerRegistry, workers: Sequence[Worker]) -> None:
+        self.config = config
+        self.metrics = Metrics(config.metrics_namespace)
+        self.pool = WorkerPool(workers, self.metrics)
+        self.tokenizers = tokenizers
+        self.in_flight = InFlight(config.request_timeout)
+        self.limit = Limit(
+            self.in_flight,
+            max_body=config.max_body_bytes,
+            max_running=config.max_concurrent_requests,
+            max_queued=config.max_queued_requests,
+        )
+        self._answers = _answer_cache(config)
+        self._distinct = DistinctFingerprints(time.monotonic)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.router = Router(self._routes())
+        keys = ApiKeys.load(config.api_keys) if config.api_keys is not None else None
+        self._handle = Observe(Dispatch(self.router, Authenticate(self.limit, keys)), self.metrics)
+        self._add_sources()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one ASGI connection."""
+        if scope["type"] == "http":
+            await self._handle(Exchange(scope, receive, send))
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    def _routes(self) -> tuple[Route, ...]:
+        serving = Serving(
+            self.config, self.tokenizers, self.pool, self.metrics, self.in_flight, SegmentFingerprints(), self._distinct
+        )
+        tokenize = TokenizeEndpoints(self.tokenizers, self._answers, self.config)
+        pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
+        pages.routes = (
+            Route("GET", "/", pages.page, "What runs here.", "open"),
+            Route("POST", "/v1/chat/completions", ChatEndpoint(serving), "Answer a conversation."),
+            Route("POST", "/v1/completions", CompletionsEndpoint(serving), "Go on from a text or ids."),
+            Route("POST", "/v1/responses", ResponsesEndpoint(serving), "Respond to input items."),
+            Route("POST", "/v1/tokenize", tokenize.tokenize, "Turn text into token ids."),
+            Route("POST", "/v1/detokenize", tokenize.detokenize, "Turn token ids into text."),
+            Route("GET", "/v1/models", pages.models, "List the models."),
+            Route("GET", "/v1/models/{model}", pages.model, "Describe one model."),
+            Route("GET", "/v1/tokenizers", tokenize.list_tokenizers, "List the tokenizers and their caches."),
+            Route("POST", "/v1/tokenizers", tokenize.add_tokenizer, "Load a tokenizer.", "admin"),
+            Route("DELETE", "/v1/tokenizers/{name}", tokenize.remove_tokenizer, "Remove a tokenizer.", "admin"),
+            Route("GET", "/health", pages.liveness, "The server runs.", "open"),
+            Route("GET", "/liveness", pages.liveness, "The server runs.", "open"),
+            Route("GET", "/readiness", pages.readiness, "New requests are taken.", "open"),
+            Route("GET", "/metrics", pages.metrics, "Metrics for Prometheus.", "admin"),
+        )
+        return pages.routes
+
+    def _add_sources(self) -> None:
+        self.metrics.add_source(self.tokenizers.samples)
+        self.metrics.add_source(self.pool.samples)
+        self.metrics.add_source(self._distinct.samples)
+        self.metrics.add_source(self._load)
+        if self._answers is not None:
+            self.metrics.add_source(self._answers.samples)
+
+    def _load(self) -> list[Sample]:
+        running = len(self.in_flight) - self.limit.queued
+        return [("requests_running", (), running), ("requests_queued", (), self.limit.queued)]
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan: start, wait for the end, stop."""
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> None:
+        """Start the workers, the watches and the metrics port; raises WorkerUnavailable."""
+        await self.pool.start()
+        self._tasks = [
+            asyncio.create_task(self.in_flight.sweep_forever()),
+            asyncio.create_task(self.pool.check_forever()),
+        ]
+        if self.config.prometheus_port is not None:
+            start_http_server(self.config.prometheus_port, addr=self.config.host, registry=self.metrics.registry)
+
+    async def stop(self) -> None:
+        """Stop the watches and the workers."""
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pool.stop()
+
+    def drain(self) -> None:
+        """Take no new requests; readiness says so."""
+        self.limit.draining = True
+
+    def abort(self) -> None:
+        """End what is still in work, each with an error."""
+        message = "The server stopped before this request was done."
+        self.in_flight.interrupt_all(Interrupted(message, status=503, code="draining"))
+
+
+def _answer_cache(config: Config) -> AnswerCache | None:
+    if not config.tokenizer_cache_enable_l0:
+        return None
+    return AnswerCache(
+        max_entries=config.tokenizer_cache_l0_max_entries,
+        max_memory=answer_cache_memory(config.tokenizer_cache_l0_max_memory),
+    )
+
+
+def create_app(config: Config, tokenizers: TokenizerRegistry, workers: Sequence[Worker] = ()) -> Gateway:
+    """The application for these tokenizers and workers; raises ConfigError for a bad API key file."""
+    return Gateway(config, tokenizers, workers)

@@ -1,0 +1,91 @@
+"""One client connection: uvicorn's, with the bounds on a request's head that uvicorn leaves to a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD = 65_536
+"""Bytes of request line and headers."""
+HEAD_TIMEOUT = 20.0
+"""Seconds in which a head must arrive: from the connection's opening, or from the first byte of a later request."""
+
+_TOO_LARGE = b"431 Request Header Fields Too Large", b"headers_too_large", b"The request's head is over 65536 bytes."
+_TOO_SLOW = b"408 Request Timeout", b"head_timeout", b"The request's head did not arrive in time."
+_INVALID = b"400 Bad Request", b"invalid_http", b"This is not a valid HTTP/1.1 request."
+
+
+class Connection(HttpToolsProtocol):
+    """A connection whose request heads are bounded in size and time, and refused in the API's own shape."""
+
+    _head_bytes = 0
+    _countable = 0
+    _in_head = True
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the clock on the first head."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then see whether the head still open has grown too large."""
+        self._countable = len(data)
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += self._countable
+            self._check_head()
+
+    def _check_head(self) -> None:
+        """A head is still open: bound its size and its time."""
+        if self._head_bytes > MAX_HEAD:
+            self._refuse(*_TOO_LARGE)
+        elif self._timer is None:
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """A head is whole."""
+        self._in_head = False
+        if self._timer is not None:
+            self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """What was just received is body up to here; a head behind it in the same data is not counted until more comes."""
+        self._countable = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; its words help nobody
+        """Refuse what is no HTTP."""
+        self._refuse(*_INVALID)
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(HEAD_TIMEOUT, self._head_timed_out)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _head_timed_out(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(*_TOO_SLOW)
+
+    def _refuse(self, status: bytes, code: bytes, message: bytes) -> None:
+        body = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"code":"%b"}}' % (message, code)
+        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (status, len(body)) + body)
+        self.transport.close()

@@ -1,0 +1,136 @@
+"""One request and its response: what the ASGI server hands in, and the only way anything is sent back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from foreword.gateway.errors import ApiError, Headers, decoding_refusal
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ErrorEvent = Callable[[ApiError], bytes]
+"""How a stream that has begun says that it broke."""
+
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """A request being answered. The server owns the connection; the middleware fills in who asks and what they sent.
+
+    Attributes:
+        headers: lower-case name -> value; of a repeated header the last.
+        route: the path of the route that answers, for metrics; empty when there is none.
+        path_tail: what stands in the path for a route's ``{name}``.
+        request_id: the client's own x-request-id, or one made here.
+        organisation: whose API key it is; empty when keys are not used.
+        admin: whether the key may change the server.
+        body: the whole body, read by the middleware.
+        log: what endpoints add to the request's log line.
+        status: of the response; 0 until it starts.
+        unread: the client may still be sending a body that nobody will read; the response is left open for a moment.
+    """
+
+    __slots__ = (
+        "_receive", "_send", "admin", "body", "error_event", "headers", "log", "method", "organisation", "path",
+        "path_tail", "request_id", "route", "scope", "sent", "started", "status",
+        "unread",
+    )  # fmt: skip
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.path_tail = ""
+        self.route = ""
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.started = time.perf_counter()
+        self.request_id = ""
+        self.organisation = ""
+        self.admin = True
+        self.body = b""
+        self.status = 0
+        self.sent = 0
+        self.unread = False
+        self.error_event: ErrorEvent | None = None
+        self.log: dict[str, Any] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the request's head was read."""
+        return time.perf_counter() - self.started
+
+    async def receive_chunk(self) -> tuple[bytes, bool]:
+        """The next bytes of the body and whether more follow; raises ConnectionError when the client is gone."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionError
+        return message["body"], message["more_body"]
+
+    async def wait_until_gone(self) -> None:
+        """Return when the client has hung up. Only to be called after the whole body is read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def decode(self, decoder: msgspec.json.Decoder[T]) -> T:
+        """The body as a typed request; raises Refusal naming the field at fault."""
+        try:
+            return decoder.decode(self.body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise decoding_refusal(error, self.body) from None
+
+    async def respond(
+        self, body: bytes, *, status: int = 200, content_type: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Send a whole response."""
+        self.status = status
+        self.sent = len(body)
+        head = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", self.request_id.encode()),
+            *headers,
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._send({"type": "http.response.body", "body": body, "more_body": self.unread})
+
+    async def respond_json(self, value: Any, *, status: int = 200) -> None:
+        """Send a value as JSON."""
+        await self.respond(msgspec.json.encode(value), status=status)
+
+    async def start_stream(self, error_event: ErrorEvent) -> None:
+        """Send the head of a stream of server-sent events; ``error_event`` says how it would report a break."""
+        self.status = 200
+        self.error_event = error_event
+        head = [
+            (b"content-type", EVENT_STREAM),
+            (b"cache-control", b"no-cache"),
+            (b"x-request-id", self.request_id.encode()),
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+
+    async def send_event(self, data: bytes) -> None:
+        """Send one event of a started stream."""
+        self.sent += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self) -> None:
+        """Close a started stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def fail(self, error: ApiError) -> None:
+        """Report an error: as the response, or as the last event of a stream that has begun."""
+        if not self.status:
+            await self.respond(error.body(), status=error.status, headers=error.headers)
+        elif self.error_event is not None:
+            await self.send_event(self.error_event(error))
+            await self.end_stream()

@@ -1,0 +1,223 @@
+"""What every request passes through, outermost first: Observe, Route, Authenticate, Limit.
+
+Each is a stage over one Exchange, so no stage wraps another's ``send``: status and size are read off the exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from foreword.gateway.authentication import ApiKeys
+from foreword.gateway.errors import Interrupted, Refusal, api_error, retry_after
+from foreword.gateway.exchange import Exchange
+from foreword.gateway.inflight import InFlight
+from foreword.gateway.metrics import Metrics
+from foreword.gateway.routing import Handler, Route, Router
+
+log = structlog.get_logger()
+
+RoutedHandler = Callable[[Exchange, Route], Awaitable[None]]
+
+BODY_TIMEOUT = 30.0
+"""Seconds that a client may take to send its body."""
+LINGER = 1.0
+"""Seconds that the rest of a refused body is read and thrown away, so that the refusal reaches its client."""
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class Observe:
+    """Gives each request an id, turns errors into answers, and records the outcome in metrics and the log."""
+
+    def __init__(self, handler: Handler, metrics: Metrics) -> None:
+        self._handler = handler
+        self._metrics = metrics
+        self._prefix = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Handle the exchange and let no error out but the cancelling of the whole server."""
+        exchange.request_id = self._request_id(exchange)
+        try:
+            await self._handler(exchange)
+        except ConnectionError:
+            exchange.status = exchange.status or 499
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the client is owed an answer
+            await self._fail(exchange, error)
+        seconds = exchange.elapsed
+        self._metrics.observe_request(exchange.route, exchange.status, seconds)
+        write = log.debug if exchange.route in QUIET_ROUTES else log.info
+        write(
+            exchange.log.pop("event", "http.request"),
+            request_id=exchange.request_id,
+            method=exchange.method,
+            path=exchange.path,
+            org=exchange.organisation,
+            status=exchange.status,
+            bytes_in=len(exchange.body),
+            bytes_out=exchange.sent,
+            duration_ms=round(seconds * 1e3, 3),
+            **exchange.log,
+        )
+
+    def _request_id(self, exchange: Exchange) -> str:
+        given = exchange.headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return given.decode()
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+        told = api_error(error)
+        if told.status == 500:
+            log.error("http.fault", request_id=exchange.request_id, exc_info=error)
+        exchange.log["error"] = told.code or told.type
+        await exchange.fail(told)
+        if exchange.unread:
+            await self._linger(exchange)
+        exchange.status = told.status  # of a broken stream too, where the client has seen 200
+
+    @staticmethod
+    async def _linger(exchange: Exchange) -> None:
+        """Read and drop what the client still sends: to hang up on it at once could lose the answer on its way."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while (await exchange.receive_chunk())[1]:
+                    pass
+        await exchange.end_stream()
+
+
+QUIET_ROUTES = frozenset({"/health", "/liveness", "/readiness", "/metrics"})
+"""Asked every few seconds by machines; their log lines are for debugging."""
+
+
+class Dispatch:
+    """Finds the route, asks the stages below whether the request may pass, and calls the endpoint."""
+
+    def __init__(self, router: Router, handler: RoutedHandler) -> None:
+        self._router = router
+        self._handler = handler
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer by the route's endpoint; raises Refusal."""
+        await self._handler(exchange, self._router.find(exchange))
+
+
+class Authenticate:
+    """Lets in whom the key file names, and says whose request it is. Without key file everybody may do everything."""
+
+    def __init__(self, handler: RoutedHandler, keys: ApiKeys | None) -> None:
+        self._handler = handler
+        self._keys = keys
+
+    async def __call__(self, exchange: Exchange, route: Route) -> None:
+        """Pass the request on; raises Refusal: 401 without a known key, 403 where an admin's is needed."""
+        if self._keys is not None and route.access != "open":
+            account = self._keys.authenticate(exchange.headers)
+            exchange.organisation = account.organisation
+            exchange.admin = account.admin
+            if route.access == "admin" and not account.admin:
+                raise Refusal("This needs an admin's API key.", status=403, code="admin_required")
+        await self._handler(exchange, route)
+
+
+class Limit:
+    """Reads the body up to its limit, then lets so many requests run and so many wait; the rest are told to come back."""
+
+    def __init__(self, in_flight: InFlight, *, max_body: int, max_running: int, max_queued: int) -> None:
+        self.queued = 0
+        self.draining = False
+        self._in_flight = in_flight
+        self._max_body = max_body
+        self._max_running = max_running
+        self._max_queued = max_queued
+        self._slots = asyncio.Semaphore(max_running)
+
+    async def __call__(self, exchange: Exchange, route: Route) -> None:
+        """Run the endpoint in its turn; raises Refusal: 413, 415, 429, or 503 while the server stops."""
+        if not route.reads_body:
+            await route.endpoint(exchange)
+            return
+        self._check_room()
+        _check_content_type(exchange)
+        exchange.body = await self._read_body(exchange)
+        with self._in_flight.track(exchange):
+            if self._slots.locked():
+                await self._wait_for_slot()
+            else:
+                await self._slots.acquire()  # does not wait
+            try:
+                await route.endpoint(exchange)
+            finally:
+                self._slots.release()
+
+    def _check_room(self) -> None:
+        if self.draining:
+            message = "The server is stopping and takes no new requests."
+            raise Refusal(message, status=503, code="draining", headers=(*retry_after(1), (b"connection", b"close")))
+        if self._slots.locked() and self.queued >= self._max_queued:
+            message = f"{self._max_running} requests are in work and {self._max_queued} wait already."
+            raise Refusal(message, status=429, code="too_many_requests", hint="Try again.", headers=retry_after(1))
+
+    async def _wait_for_slot(self) -> None:
+        self._check_room()
+        self.queued += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.queued -= 1
+
+    async def _read_body(self, exchange: Exchange) -> bytes:
+        length = exchange.headers.get(b"content-length", b"0")
+        if int(length) > self._max_body:
+            raise self._too_large(exchange)
+        body, more = await exchange.receive_chunk()
+        if more:
+            body = await self._read_rest(exchange, body)
+        elif len(body) > self._max_body:
+            raise self._too_large(exchange)
+        return body
+
+    async def _read_rest(self, exchange: Exchange, first: bytes) -> bytes:
+        body, more = bytearray(first), True
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                while more:
+                    if len(body) > self._max_body:
+                        raise self._too_large(exchange)
+                    chunk, more = await exchange.receive_chunk()
+                    body += chunk
+        except TimeoutError:
+            message = f"The body did not arrive within {BODY_TIMEOUT:g} seconds."
+            raise Refusal(message, status=408, code="body_timeout", headers=((b"connection", b"close"),)) from None
+        if len(body) > self._max_body:
+            raise self._too_large(exchange)
+        return bytes(body)
+
+    def _too_large(self, exchange: Exchange) -> Refusal:
+        exchange.unread = True
+        message = f"The body is over the limit of {self._max_body} bytes."
+        return Refusal(message, status=413, code="body_too_large", headers=((b"connection", b"close"),))
+
+    @staticmethod
+    def interruption() -> Interrupted:
+        """What requests still in work at the end of the drain are told."""
+        return Interrupted("The server stopped before this request was done.", status=503, code="draining")
+
+
+def _check_content_type(exchange: Exchange) -> None:
+    given = exchange.headers.get(b"content-type", b"application/json")
+    media = given.partition(b";")[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        raise Refusal(
+            f"The content type {given.decode('latin-1')[:100]!r} is not taken.",
+            status=415,
+            code="unsupported_media_type",
+            hint="Send JSON with the header 'Content-Type: application/json'.",
+        )

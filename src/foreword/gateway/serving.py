@@ -1,0 +1,129 @@
+"""What chat, completions and responses do alike: find the model, start generations, watch the client, keep the books."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from foreword.config import Config
+from foreword.gateway.errors import Interrupted, Refusal
+from foreword.gateway.exchange import Exchange
+from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.generate import Generation, TextDelta, TextOptions, check_context, merge, sample_seeds
+from foreword.gateway.inflight import InFlight
+from foreword.gateway.metrics import Metrics
+from foreword.gateway.pool import WorkerPool
+from foreword.gateway.protocol.common import SamplingFields
+from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
+from foreword.generation import GenerateRequest, SamplingParams
+
+MAX_SAMPLES = 128
+"""Generations of one request: prompts times samples of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The parts that generating endpoints share."""
+
+    config: Config
+    tokenizers: TokenizerRegistry
+    pool: WorkerPool
+    metrics: Metrics
+    in_flight: InFlight
+    segments: SegmentFingerprints
+    distinct: DistinctFingerprints
+
+    def find(self, model: str) -> LoadedTokenizer:
+        """The tokenizer of a model that workers serve; raises ModelNotFound."""
+        self.pool.find_model(model)
+        return self.tokenizers.find(model)
+
+    def start(
+        self,
+        exchange: Exchange,
+        request: SamplingFields,
+        loaded: LoadedTokenizer,
+        prompts: Sequence[Sequence[int]],
+        *,
+        sampling: SamplingParams,
+        options: TextOptions,
+        samples: int = 1,
+    ) -> list[Generation]:
+        """The generations of a request, samples of one prompt side by side; raises ContextOverflow or Refusal."""
+        if len(prompts) * samples > MAX_SAMPLES:
+            message = f"{len(prompts)} prompts with {samples} answers each are over the limit of {MAX_SAMPLES}."
+            raise Refusal(message, param="n", code="invalid_value")
+        limit = self.pool.find_model(request.model).max_model_len
+        salt = _salt(exchange.organisation, request.cache_salt)
+        generations: list[Generation] = []
+        for prompt in prompts:
+            if len(prompt) == 0:
+                raise Refusal("The prompt has no tokens.", param="prompt", code="empty_prompt")
+            check_context(len(prompt), sampling.max_tokens, limit)
+            for seed in sample_seeds(sampling, samples):
+                request_id = f"{exchange.request_id}-{len(generations)}"
+                wanted = GenerateRequest(request_id, prompt, replace(sampling, seed=seed), salt)
+                generations.append(Generation(request.model, wanted, loaded, self.pool, options))
+        return generations
+
+    async def deltas(
+        self, exchange: Exchange, generations: Sequence[Generation]
+    ) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        """Run the generations; whatever ends them, the client's leaving included, their tokens are counted."""
+        first = True
+        try:
+            async with self._watching(exchange), aclosing(merge(generations)) as merged:
+                async for item in merged:
+                    if first:
+                        first = False
+                        self._note_first_token(exchange, generations[0].model)
+                    yield item
+        finally:
+            self._account(exchange, generations)
+
+    @asynccontextmanager
+    async def _watching(self, exchange: Exchange) -> AsyncIterator[None]:
+        """End the exchange when its client hangs up."""
+        watcher = asyncio.create_task(self._interrupt_when_gone(exchange))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _interrupt_when_gone(self, exchange: Exchange) -> None:
+        await exchange.wait_until_gone()
+        self.in_flight.interrupt(exchange, Interrupted("The client left.", status=499, code="client_gone"))
+
+    def _note_first_token(self, exchange: Exchange, model: str) -> None:
+        exchange.log["ttft_ms"] = round(exchange.elapsed * 1e3, 3)
+        self.metrics.observe_first_token(model, exchange.elapsed)
+
+    def _account(self, exchange: Exchange, generations: Sequence[Generation]) -> None:
+        for one in generations:
+            if one.worker:
+                self.metrics.observe_generation(
+                    one.model, one.worker, one.prompt_tokens, one.cached_tokens, one.completion_tokens
+                )
+        exchange.log.update(
+            event="llm.request",
+            model=generations[0].model,
+            tokenizer=generations[0].tokenizer.tokenizer.identity.digest[:16],
+            prompt_tokens=sum(one.prompt_tokens for one in generations),
+            cached_tokens=sum(one.cached_tokens for one in generations),
+            completion_tokens=sum(one.completion_tokens for one in generations),
+            worker=generations[0].worker,
+        )
+
+    def note_prompt(self, exchange: Exchange, prompt: object) -> None:
+        """Put a prompt's text in the log line, when the server was asked to."""
+        if self.config.log_prompts:
+            exchange.log["prompt"] = prompt
+
+
+def _salt(organisation: str, salt: str | None) -> str | None:
+    """Organisations never share cache entries; neither do requests under different salts of one."""
+    if not organisation:
+        return salt
+    return f"{organisation}\n{salt or ''}"
