@@ -215,7 +215,7 @@ def test_every_place_of_a_template_is_looked_at(tmp_path: Path) -> None:
     assert (found := load_chat_template(tmp_path)) is not None
     assert found.sources == {"default": "jinja", "tool_use": "tools"}
     (tmp_path / "mine.jinja").write_text("mine {{ image_token }}")
-    assert (found := load_chat_template(tmp_path / "mine.jinja")) is not None
+    assert (found := load_chat_template(tmp_path, template=tmp_path / "mine.jinja")) is not None
     assert found.render([USER]) == "mine <i>"
 
 

@@ -12,7 +12,7 @@ from foreword.config.setting import Setting, setting
 
 POLICIES = ("cache_aware", "round_robin", "random", "least_load", "power_of_two", "prefix_hash")
 
-MODEL, WORKERS, TOKENIZER_CACHE = "Model", "Workers", "Tokenizer cache"
+MODEL, ENGINE, WORKERS, TOKENIZER_CACHE = "Model", "Embedded engine", "Workers", "Tokenizer cache"
 SERVER, LIMITS, OBSERVABILITY = "Server", "Limits", "Logs and metrics"
 
 
@@ -36,6 +36,27 @@ class Config:
     )
     chat_template: Path | None = setting(
         MODEL, None, "Jinja file to use in place of the model's own chat template.", metavar="FILE"
+    )
+    max_model_len: int | None = setting(
+        ENGINE,
+        None,
+        "Tokens of prompt and answer together at most; without it the model's own limit holds.",
+        minimum=1,
+        maximum=2**31,
+    )
+    max_num_seqs: int = setting(ENGINE, 16, "Requests computed together at most.", minimum=1, maximum=4096)
+    max_num_batched_tokens: int = setting(
+        ENGINE,
+        512,
+        "Tokens computed in one step at most; a longer prompt takes several.",
+        minimum=1,
+        maximum=1_048_576,
+    )
+    kv_cache_memory: int = setting(
+        ENGINE, 1_073_741_824, "Bytes for keys and values.", metavar="BYTES", minimum=1, maximum=2**48
+    )
+    num_threads: int | None = setting(
+        ENGINE, None, "Cores used for arithmetic; without it two, where there are two.", minimum=1, maximum=1024
     )
     worker_urls: tuple[str, ...] = setting(
         WORKERS,

@@ -59,7 +59,10 @@ class Generation:
         """The answer piece by piece; raises WorkerError."""
         options = self.options
         text = self.tokenizer.text_stream(
-            options.stop, include_stop=options.include_stop, skip_special_tokens=options.skip_special_tokens
+            options.stop,
+            include_stop=options.include_stop,
+            skip_special_tokens=options.skip_special_tokens,
+            prompt_ids=self.request.token_ids,
         )
         async with aclosing(self.pool.generate(self.model, self.request)) as outputs:
             async for worker, output in outputs:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from foreword.errors import TokenizerNotFound
 from foreword.gateway.errors import Refusal
 from foreword.gateway.metrics import Sample
-from foreword.testing.chat import PlainTextStream
+from foreword.tokens.detokenizer import Detokenizer
 from foreword.tokens.token_cache import CachedTokenizer, Encoded
 
 THREAD_CHARACTERS = 65_536
@@ -34,16 +34,6 @@ class ChatTemplate(Protocol):
     ) -> str: ...
 
 
-class TextStream(Protocol):
-    """Ids to text, step by step; ``stopped`` is the stop string that was met, after which nothing more comes."""
-
-    stopped: str | None
-
-    def push(self, ids: Sequence[int]) -> str: ...  # noqa: D102
-
-    def finish(self) -> str: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
     """A tokenizer under its name, with the chat template that came with it."""
@@ -61,9 +51,17 @@ class LoadedTokenizer:
             return encode(text, add_special_tokens=add_special_tokens, tenant=tenant)
         return await asyncio.to_thread(encode, text, add_special_tokens=add_special_tokens, tenant=tenant)
 
-    def text_stream(self, stop: Sequence[str], *, include_stop: bool, skip_special_tokens: bool) -> TextStream:
-        """A detokenizer for one answer."""
-        return PlainTextStream(self.tokenizer, stop, include_stop=include_stop, skip_special_tokens=skip_special_tokens)
+    def text_stream(
+        self, stop: Sequence[str], *, include_stop: bool, skip_special_tokens: bool, prompt_ids: Sequence[int] = ()
+    ) -> Detokenizer:
+        """A detokenizer for one answer to a prompt."""
+        return Detokenizer(
+            self.tokenizer,
+            stop=stop,
+            include_stop_str_in_output=include_stop,
+            skip_special_tokens=skip_special_tokens,
+            prompt_ids=prompt_ids,
+        )
 
 
 Loader = Callable[[str, str], LoadedTokenizer]

@@ -10,7 +10,7 @@ from typing import Any
 
 from foreword.errors import TemplateError, TokenizerError
 from foreword.tokens.boundaries import Boundaries
-from foreword.tokens.tokenizer import SpecialTokens, TokenIds, Tokenizer, TokenizerIdentity
+from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity
 
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>")
 _PIECES = re.compile("|".join(map(re.escape, SPECIAL)))
@@ -101,45 +101,3 @@ class ChatMLTemplate:
 def _body(message: dict[str, Any]) -> str:
     calls = [f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message.get("tool_calls", ())]
     return "".join([str(message.get("content") or ""), *calls])
-
-
-class PlainTextStream:
-    """Decodes everything again at each step: right, slow, and enough for tests."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], *, include_stop: bool, skip_special_tokens: bool
-    ) -> None:
-        self.stopped: str | None = None
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._stop = tuple(stop)
-        self._include_stop = include_stop
-        self._ids: list[int] = []
-        self._sent = 0
-
-    def push(self, ids: Sequence[int]) -> str:
-        """Text that is certain: whole characters, and no possible start of a stop string."""
-        self._ids += ids
-        text = self._decode().rstrip("\ufffd")
-        return self._emit(text, hold=True)
-
-    def finish(self) -> str:
-        """What was held back."""
-        return self._emit(self._decode(), hold=False)
-
-    def _decode(self) -> str:
-        return self._tokenizer.decode(self._ids, skip_special_tokens=self._skip)
-
-    def _emit(self, text: str, *, hold: bool) -> str:
-        places = [(place, stop) for stop in self._stop if (place := text.find(stop)) >= 0]
-        if places:
-            place, self.stopped = min(places)
-            return self._take(text, place + len(self.stopped) * self._include_stop)
-        longest = max(map(len, self._stop), default=1) - 1
-        sizes = range(min(longest, len(text)), 0, -1) if hold else ()
-        held = next((n for n in sizes if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)
-        return self._take(text, len(text) - held)
-
-    def _take(self, text: str, end: int) -> str:
-        added, self._sent = text[self._sent : end], max(self._sent, end)
-        return added

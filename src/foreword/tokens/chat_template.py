@@ -262,15 +262,25 @@ def check_prefix_stability(
     return PrefixStability(later.startswith(earlier), seam, earlier, later)
 
 
-def load_chat_template(path: Path, *, now: Callable[[], datetime] = _local_now) -> ChatTemplate | None:
-    """The chat template of a model folder, or of a Jinja file; None where there is none.
+def load_chat_template(
+    path: Path, *, template: Path | None = None, now: Callable[[], datetime] = _local_now
+) -> ChatTemplate | None:
+    """The chat template beside a tokenizer; None where there is none.
 
-    In a folder: chat_template.jinja and additional_chat_templates/NAME.jinja, else chat_template.json, else
-    "chat_template" of tokenizer_config.json, which is a text or a list of named ones. Raises TemplateError.
+    It is chat_template.jinja and additional_chat_templates/NAME.jinja, else chat_template.json, else "chat_template" of
+    tokenizer_config.json, which is a text or a list of named ones.
+
+    Args:
+        path: the tokenizer's folder, or a file in it.
+        template: a Jinja file to take in its place.
+        now: the clock that ``strftime_now`` reads.
+
+    Raises:
+        TemplateError: it cannot be read, or is no template.
     """
     folder = path if path.is_dir() else path.parent
     config = _read_json(folder / "tokenizer_config.json")
-    sources = {"default": _read(path)} if path.suffix in (".jinja", ".j2", ".jinja2") else _sources(folder, config)
+    sources = {"default": _read(template)} if template is not None else _sources(folder, config)
     return ChatTemplate(sources, special_tokens=_special_tokens(config), now=now) if sources else None
 
 

@@ -1,0 +1,119 @@
+"""``foreword serve``: configuration, tokenizers and worker, handed to the gateway and the server."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from foreword import __version__
+from foreword.cli.options import settings_command
+from foreword.config import Config
+from foreword.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foreword.cli.assembly import Assembly
+
+QUESTION = "What is the capital of France?"
+
+
+@settings_command("serve", short_help="Serve the gateway.")
+def command(config: Config) -> None:
+    """Serve OpenAI's API in front of the embedded engine, with tokenizer caches, limits and metrics.
+
+    Without any option it fetches a small model and answers with it on this machine's CPU. The first line of its output
+    says where it listens, the last is a request to paste.
+    """
+    listener = bind(config)
+    from foreword.cli.assembly import assemble
+    from foreword.gateway.app import create_app
+    from foreword.gateway.logs import configure_logging
+    from foreword.gateway.server import Server
+    from foreword.models import ModelStore
+
+    configure_logging(config)
+    assembly = assemble(config, ModelStore())
+    workers = [assembly.worker] if assembly.worker is not None else []
+
+    class AnnouncingServer(Server):
+        """Says what runs once it does."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                click.echo(announcement(config, assembly, port=listener.getsockname()[1]))
+
+    server = AnnouncingServer(create_app(config, assembly.registry, workers))
+    server.run(sockets=[listener])
+    if not server.started:
+        sys.exit(1)
+
+
+def bind(config: Config) -> socket.socket:
+    """The socket to listen on, taken before anything is loaded; raises ConfigError when it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise _bind_error(config, error) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _bind_error(config: Config, error: OSError) -> ConfigError:
+    place = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"{place} is in use by another process.", hint="Choose another port with --port.")
+    if error.errno == errno.EACCES:
+        return ConfigError(f"This user may not listen on {place}.", hint="Choose a port above 1023 with --port.")
+    return ConfigError(f"Cannot listen on {place}: {error.strerror or error}.", hint="Check --host and --port.")
+
+
+def announcement(config: Config, assembly: Assembly, *, port: int) -> str:
+    """What runs, and a request to paste."""
+    url = base_url(config.host, port)
+    lines = [f"Foreword {__version__} serves {assembly.name} at {url}"]
+    lines += [f"  {name:<10} {text}" for name, text in _facts(config, assembly)]
+    return "\n".join([*lines, "", "Try:", "", example_request(config, assembly, url), ""])
+
+
+def base_url(host: str, port: int) -> str:
+    """Where a client on this machine reaches the server."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{reachable}:{port}"
+
+
+def _facts(config: Config, assembly: Assembly) -> list[tuple[str, str]]:
+    worker = assembly.worker
+    l0 = f"{config.tokenizer_cache_l0_max_entries:,} entries, {_megabytes(config.tokenizer_cache_l0_max_memory)}"
+    l1 = _megabytes(config.tokenizer_cache_l1_max_memory)
+    return [
+        ("engine", f"embedded, context of {worker.max_model_len:,} tokens" if worker else "none: it only tokenizes"),
+        ("L0 cache", l0 if config.tokenizer_cache_enable_l0 else "off (--tokenizer-cache-enable-l0)"),
+        ("L1 cache", l1 if config.tokenizer_cache_enable_l1 else "off (--tokenizer-cache-enable-l1)"),
+        ("API keys", str(config.api_keys) if config.api_keys else "none: every request is let in (--api-keys)"),
+    ]
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):,.6g} MiB"
+
+
+def example_request(config: Config, assembly: Assembly, url: str) -> str:
+    """A curl command that works as it stands, but for the key where one is needed."""
+    chats = assembly.worker is not None and next(iter(assembly.registry)).template is not None
+    if chats:
+        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+    elif assembly.worker is not None:
+        path, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16}
+    else:
+        path, body = "/v1/tokenize", {"prompt": QUESTION}
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if config.api_keys else ""
+    content = json.dumps({"model": assembly.name, **body}, ensure_ascii=False).replace("'", "\\u0027")
+    return f"curl {url}{path} -H 'Content-Type: application/json'{key} \\\n  -d '{content}'"
