@@ -57,12 +57,15 @@ def bind(config: Config) -> socket.socket:
     """The socket to listen on, taken before anything is loaded; raises ConfigError when it cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
     except OSError as error:
         raise _bind_error(config, error) from error
-    listener.set_inheritable(True)
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _bind_error(config, error) from error
     return listener
 
 

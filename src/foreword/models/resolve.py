@@ -69,13 +69,18 @@ def _locate(reference: str, store: ModelStore, pull: Pull, patterns: tuple[str, 
         return path.stem if path.suffix == ".gguf" else path.resolve().name, path
     if reference in CATALOGUE:
         return reference, _in_catalogue(reference, store, pull)
-    if _HUB_ID.fullmatch(reference) and not reference.startswith("."):
+    if is_hub_id(reference):
         return reference, _on_hub(reference, patterns)
     raise ModelNotFound(
         f"There is no file, folder or model {reference!r}.",
         hint=f"Give a folder, a GGUF file, a hub id (organisation/name) or one of: {', '.join(CATALOGUE)}.",
         reference=reference,
     )
+
+
+def is_hub_id(reference: str) -> bool:
+    """Whether it is written as organisation/name, and not as a path."""
+    return _HUB_ID.fullmatch(reference) is not None and not reference.startswith(".")
 
 
 def _in_catalogue(name: str, store: ModelStore, pull: Pull) -> Path:

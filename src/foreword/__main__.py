@@ -1,0 +1,5 @@
+"""``python -m foreword`` is ``foreword``."""
+
+from foreword.cli import main
+
+main(prog_name="foreword")

@@ -1,0 +1,109 @@
+"""`foreword serve` as a process: it says where it listens, answers, and ends when told to."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foreword.testing.material import CACHE
+
+SMOLLM2 = (CACHE / "smollm2_gguf").absolute()
+
+
+@contextmanager
+def serving(*args: str) -> Iterator[tuple[str, list[str], "subprocess.Popen[str]"]]:
+    """A server; gives its URL, the lines it printed until it was ready, and the process."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "foreword", "serve", "--port", "0", "--log-level", "warning", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        lines = [process.stdout.readline()]
+        assert lines[0], process.stderr.read()
+        while not lines[-1].startswith("  -d "):
+            lines.append(process.stdout.readline())
+        found = re.search(r"at (http://\S+)$", lines[0])
+        assert found, lines
+        yield found[1], lines, process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def post(url: str, body: Any) -> Any:
+    """POST JSON, read JSON."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+def test_a_tokenizer_alone_is_served(tokenizer_folder: Path) -> None:
+    """With --tokenizer-path only, the gateway tokenizes; the request it prints works as it stands; SIGTERM ends it."""
+    with serving("--tokenizer-path", str(tokenizer_folder), "--tokenizer-cache-enable-l0") as (url, lines, process):
+        answer = post(f"{url}/v1/tokenize", {"model": "tiny", "prompt": "abc"})
+        assert (answer["tokens"], answer["count"]) == ([4, 3], 2)
+
+        text = "".join(lines)
+        assert "none: it only tokenizes" in text
+        assert "L0 cache   10,000 entries, 256 MiB" in text
+        assert "L1 cache   off (--tokenizer-cache-enable-l1)" in text
+        pasted = subprocess.run(
+            ["sh", "-c", "".join(lines[lines.index("Try:\n") + 1 :])], capture_output=True, text=True, check=True
+        )
+        assert json.loads(pasted.stdout)["char_count"] == 30
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.material("smollm2_gguf")
+def test_the_embedded_engine_answers() -> None:
+    """With a model the request it prints is a chat, and the answer names Paris."""
+    with serving("--model-path", str(SMOLLM2)) as (url, lines, _):
+        body = json.loads("".join(lines).partition("-d '")[2].rpartition("'")[0])
+        answer = post(f"{url}/v1/chat/completions", body | {"temperature": 0})
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    "args,message",
+    [
+        (["--tokenizer-path", "nowhere"], "There is no file, folder or model 'nowhere'."),
+        (["--worker-urls", "gopher://h:1"], "this release has no client for workers at 'gopher://h:1'."),
+        (["--model-path", "tiny", "--api-keys", "none"], "none"),
+    ],
+)
+def test_mistakes_end_it_with_one_line(args: list[str], message: str, tokenizer_folder: Path) -> None:
+    """What cannot be served is said in one line, with exit status 2 and no traceback."""
+    command = [sys.executable, "-m", "foreword", "serve", "--port", "0", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tokenizer_folder.parent, timeout=60)
+    assert done.stderr.startswith("foreword: ")
+    assert message in done.stderr
+    assert (done.stdout, done.stderr.count("\n"), done.returncode) == ("", 1, 2)
+
+
+def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
+    """Another process on the port is found at once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "foreword", "serve", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == f"foreword: 127.0.0.1:{port} is in use by another process. Choose another port with --port.\n"
+    assert done.returncode == 2
