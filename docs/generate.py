@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+import click
+
+from foreword.cli.main import main as main_group
 from foreword.cli.options import show
 from foreword.config import OTHER_VARIABLES, Setting, settings
 
@@ -58,7 +61,43 @@ def _values(row: Setting) -> str:
     return "list" if row.kind is tuple else row.metavar.lower() or "text"
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration}
+COMMAND_LINE = """# Command line
+
+<!-- Made by `python docs/generate.py` from the commands' own help. -->
+
+Every setting of `foreword serve` has a variable and a TOML key too: see [Configuration](configuration.md).
+
+Results go to standard output, everything else to standard error. Exit status: 0 when all is well, 1 when a command found
+problems, 2 when it could not do what was asked.
+"""
+
+
+def command_line() -> str:
+    """The page of commands."""
+    return COMMAND_LINE + "".join(
+        _help(command, context) for context, command in _commands(main_group, "foreword", None)
+    )
+
+
+def _commands(
+    command: click.Command, name: str, parent: click.Context | None
+) -> Iterator[tuple[click.Context, click.Command]]:
+    """A command and all below it, each with its context."""
+    sizes = {"terminal_width": 100, "max_content_width": 100}
+    context = click.Context(command, info_name=name, parent=parent, **sizes, **command.context_settings)
+    yield context, command
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            below = command.get_command(context, child)
+            if below is not None:
+                yield from _commands(below, child, context)
+
+
+def _help(command: click.Command, context: click.Context) -> str:
+    return f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "cli.md": command_line}
 
 
 def main() -> int:
