@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -83,8 +84,8 @@ def _commands(
     command: click.Command, name: str, parent: click.Context | None
 ) -> Iterator[tuple[click.Context, click.Command]]:
     """A command and all below it, each with its context."""
-    sizes = {"terminal_width": 100, "max_content_width": 100}
-    context = click.Context(command, info_name=name, parent=parent, **sizes, **command.context_settings)
+    settings_of: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100, **command.context_settings}
+    context = click.Context(command, info_name=name, parent=parent, **settings_of)
     yield context, command
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
