@@ -111,12 +111,17 @@ class LlamaModel:
     def forward(self, chunks: SequenceOf[Chunk]) -> Array:
         """Compute the chunks, keep their KV, and return logits [chunks that want them, vocabulary], in order."""
         tiles = self._tiles(chunks)
-        with self._threads.blas_threads(self._threads.count if len(tiles) == 1 else 1):
-            self._for_each(tiles, partial(self._project, 0))
-            for layer in range(self.config.num_layers - 1):
-                self._for_each(tiles, partial(self._advance, layer))
-        with self._threads.blas_threads(self._threads.count):
-            return self._logits(self._final_rows(chunks, tiles))
+        if len(tiles) == 1:
+            with self._threads.splitting():
+                return self._compute(chunks, tiles)
+        with self._threads.blas_threads(1):
+            return self._compute(chunks, tiles)
+
+    def _compute(self, chunks: SequenceOf[Chunk], tiles: SequenceOf[_Tile]) -> Array:
+        self._for_each(tiles, partial(self._project, 0))
+        for layer in range(self.config.num_layers - 1):
+            self._for_each(tiles, partial(self._advance, layer))
+        return self._logits(self._final_rows(chunks, tiles))
 
     # --- cutting a step into tiles
 
