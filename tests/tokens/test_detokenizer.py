@@ -247,6 +247,29 @@ def test_work_does_not_grow_with_the_text() -> None:
     assert decoded <= 8 * 2000
 
 
+@pytest.mark.parametrize(
+    "name,token", [("byte-level", "ÿ"), ("byte-level", "ð"), ("metaspace always", "\ufffd"), ("gemma", "\ufffd")]
+)
+def test_a_flood_of_broken_characters_stays_cheap(name: str, token: str) -> None:
+    """A model made to say one broken byte for ever costs the same for each, and all of it is shown in the end."""
+    reference = with_decoder(name)
+    reference.tokenizer.add_tokens(["\ufffd"])
+    broken = reference.tokenizer.token_to_id(token)
+    assert broken is not None
+    detokenizer = Detokenizer(reference)
+    released = "".join(detokenizer.push([broken]) for _ in range(3000))
+    assert len(detokenizer._decoder._window) <= 2 * 64
+    assert released + detokenizer.finish() == reference.decode([broken] * 3000)
+
+
+def test_text_before_an_unfinished_character_is_not_held() -> None:
+    """Only the character itself waits."""
+    reference = with_decoder("byte-level")
+    ids = [reference.tokenizer.token_to_id(token) or 0 for token in ("a", "ð", "Ł", "ĺ", "Ģ")]
+    detokenizer = Detokenizer(reference)
+    assert [detokenizer.push(piece) for piece in (ids[:2], ids[2:3], ids[3:4], ids[4:])] == ["a", "", "", "😀"]
+
+
 def test_matcher_finds_stops_inside_stops() -> None:
     """A stop string that is the end of another's beginning is found."""
     matcher = StopMatcher(["abcd", "bc"])

@@ -18,6 +18,14 @@ _PROMPT_CONTEXT = 16
 _WINDOW = 6
 """Ids that a window may hold before it is made smaller: cheaper than making it smaller every time."""
 
+_LARGEST_WINDOW = 64
+"""Ids after which a replacement character at the end is no unfinished character but one that the vocabulary has."""
+
+
+def _certain(text: str) -> str:
+    """All but a replacement character at the end, which may be waiting for its other bytes."""
+    return text[:-1] if text.endswith(_REPLACEMENT) else text
+
 
 class Decodes(Protocol):
     """The part of a tokenizer that turns ids into text."""
@@ -58,8 +66,9 @@ class TextDecoder:
         self._skip = skip_special_tokens
         self._special: dict[int, bool] = {}
         self._window = [token_id for token_id in context if not self._is_skipped(token_id)]
-        self._emitted = self._decode(self._window)
-        self._shrink()
+        text = self._decode(self._window)
+        self._emitted = _certain(text)
+        self._shrink(text)
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that has become certain with these ids."""
@@ -67,11 +76,12 @@ class TextDecoder:
         if not self._window or self._is_byte(self._window[-1]):
             return ""
         text = self._decode(self._window)
-        if text.endswith(_REPLACEMENT) or not text.startswith(self._emitted):
+        certain = _certain(text)
+        if not certain.startswith(self._emitted) and len(self._window) <= _LARGEST_WINDOW:
             return ""
-        added = text[len(self._emitted) :]
-        self._emitted = text
-        self._shrink()
+        added = certain[len(self._emitted) :]
+        self._emitted = certain
+        self._shrink(text)
         return added
 
     def finish(self) -> str:
@@ -81,15 +91,25 @@ class TextDecoder:
         self._emitted = text
         return added
 
-    def _shrink(self) -> None:
-        """Keep the fewest ids at the end of the window that are text: what follows reads the same behind them."""
-        if len(self._window) < _WINDOW:
+    def _shrink(self, text: str) -> None:
+        """Keep the fewest ids at the end of the window behind which whatever follows reads the same."""
+        if len(self._window) < _WINDOW or self._is_byte(self._window[-1]):
             return
-        if self._window and (self._is_byte(self._window[-1]) or self._emitted.endswith(_REPLACEMENT)):
+        if text.endswith(_REPLACEMENT) and len(self._window) <= _LARGEST_WINDOW:
+            self._shrink_to_unfinished(text)
             return
+        waiting = len(text) - len(_certain(text))
         for start in range(len(self._window) - 1, 0, -1):
-            if not self._is_byte(self._window[start]) and (text := self._decode(self._window[start:])):
-                self._window, self._emitted = self._window[start:], text
+            if not self._is_byte(self._window[start]) and (tail := self._decode(self._window[start:])):
+                self._window, self._emitted = self._window[start:], tail[: len(tail) - waiting]
+                return
+
+    def _shrink_to_unfinished(self, text: str) -> None:
+        """Cut between two characters: where both sides decode alone to what they are together."""
+        for start in range(len(self._window) - 1, max(len(self._window) - _WINDOW, 0), -1):
+            tail = self._decode(self._window[start:])
+            if self._decode(self._window[:start]) + tail == text:
+                self._window, self._emitted = self._window[start:], _certain(tail)
                 return
 
     def _decode(self, ids: Sequence[int]) -> str:
