@@ -1,9 +1,11 @@
 """Incremental decoding: the pieces are the whole, no piece is taken back, and stop strings are found wherever cut."""
 
+import importlib.resources
 import json
 import random
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from foreword.testing import crafted
 from foreword.testing.material import tokenizer_path
+from foreword.tokens import CacheableTokenizer, load_tokenizer
 from foreword.tokens.detokenizer import Detokenizer
 from foreword.tokens.stop_strings import StopMatcher
 
@@ -127,6 +130,42 @@ def test_the_pieces_are_the_whole_for_published_tokenizers(name: str) -> None:
     rng = random.Random(name)
     for _ in range(150):
         check_pieces(reference, rng)
+
+
+CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+class Backend:
+    """A tokenizer of Foreword's own, and ids for it."""
+
+    def __init__(self, tokenizer: CacheableTokenizer) -> None:
+        self.decode, self.id_to_token, self.encode = tokenizer.decode, tokenizer.id_to_token, tokenizer.encode
+        self.vocab_size = tokenizer.vocab_size
+
+    def some_ids(self, rng: random.Random) -> list[int]:
+        """Ids of text, of single bytes, of anything up to the special tokens, which leave gaps."""
+        if rng.random() < 0.5:
+            return list(self.encode("".join(rng.choice(PIECES) for _ in range(rng.randrange(12)))))
+        return [rng.randrange(rng.choice([1300, self.vocab_size - 30])) for _ in range(rng.randrange(30))]
+
+
+@pytest.mark.material("cl100k_base")
+def test_the_pieces_are_the_whole_for_tiktoken() -> None:
+    """The same, for an encoding of tiktoken's, whose tokens are bytes."""
+    tokens = {"<|endoftext|>": 100257}
+    tokenizer = load_tokenizer(tokenizer_path("cl100k_base"), pattern=CL100K, special_tokens=tokens)
+    rng = random.Random("tiktoken")
+    for _ in range(150):
+        check_pieces(Backend(tokenizer), rng)
+
+
+def test_the_pieces_are_the_whole_for_tekken() -> None:
+    """The same, for Mistral's tekken, whose special tokens part the text."""
+    data = Path(str(importlib.resources.files("mistral_common"))) / "data"
+    tokenizer = load_tokenizer(data / "tekken_240911.json")
+    rng = random.Random("tekken")
+    for _ in range(150):
+        check_pieces(Backend(tokenizer), rng)
 
 
 def test_a_character_is_released_when_it_is_whole() -> None:
