@@ -3,6 +3,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from foreword.errors import TokenizerError
 from foreword.testing.gguf_files import TINY_TOKENIZER, gguf_bytes
+from foreword.testing.material import tokenizer_path
+from foreword.testing.texts import TextMaker
 from foreword.tokens.gguf import read_gguf_metadata, tokenizer_files
 
 
@@ -32,6 +35,44 @@ def test_the_tokenizer_encodes_as_its_parts_say(tmp_path: Path) -> None:
     assert tokenizer.decode([4, 3]) == "abc"
     assert config["chat_template"] == TINY_TOKENIZER["tokenizer.chat_template"]
     assert (config["eos_token"], config["model_max_length"]) == ("<|end|>", 64)
+
+
+def as_gguf(definition: dict[str, Any], pre: str, bos: str) -> dict[str, Any]:
+    """The metadata that llama.cpp's converter writes for a tokenizer.json: tokens by id, their types, the merges."""
+    tokens: dict[int, tuple[str, int]] = {index: (token, 1) for token, index in definition["model"]["vocab"].items()}
+    for row in definition["added_tokens"]:
+        tokens[row["id"]] = (row["content"], 3 if row["special"] else 4)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in definition["model"]["merges"]]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": [tokens[index][0] for index in range(len(tokens))],
+        "tokenizer.ggml.token_type": [tokens[index][1] for index in range(len(tokens))],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": next(index for index, (token, _) in tokens.items() if token == bos),
+    }
+
+
+@pytest.mark.parametrize(
+    "name,pre,bos",
+    [
+        pytest.param("llama3_1", "llama-bpe", "<|begin_of_text|>", marks=pytest.mark.material("llama3_1")),
+        pytest.param("qwen3", "qwen2", "<|endoftext|>", marks=pytest.mark.material("qwen3")),
+    ],
+)
+def test_a_published_tokenizer_survives_the_way_through_gguf(name: str, pre: str, bos: str) -> None:
+    """Rebuilt from what llama.cpp keeps of it, a tokenizer gives the ids of the original, special tokens and all."""
+    published = (tokenizer_path(name) / "tokenizer.json").read_text()
+    rebuilt = tokenizer_files(as_gguf(json.loads(published), pre, bos))["tokenizer.json"]
+    expected, actual = tokenizers.Tokenizer.from_str(published), tokenizers.Tokenizer.from_str(rebuilt)
+
+    specials = [token.content for token in expected.get_added_tokens_decoder().values()]
+    maker = TextMaker(17, specials)
+    for text in [maker.text() for _ in range(300)]:
+        for add_special_tokens in (False, True):
+            ids = actual.encode(text, add_special_tokens=add_special_tokens).ids
+            assert ids == expected.encode(text, add_special_tokens=add_special_tokens).ids, text
+        assert actual.decode(ids) == expected.decode(ids)
 
 
 def test_an_unknown_pipeline_is_refused_rather_than_guessed() -> None:
