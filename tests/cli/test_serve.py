@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from foreword.testing.gguf_files import TINY_TOKENIZER, gguf_bytes
 from foreword.testing.material import CACHE
 
 SMOLLM2 = (CACHE / "smollm2_gguf").absolute()
@@ -71,6 +73,19 @@ def test_a_tokenizer_alone_is_served(tokenizer_folder: Path) -> None:
 
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) in (0, -signal.SIGTERM)
+
+
+def test_another_tokenizer_is_loaded_on_request(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """POST /v1/tokenizers takes whatever --tokenizer-path takes, a GGUF file here; what is not there is a 4xx."""
+    (tmp_path / "m.gguf").write_bytes(gguf_bytes({**TINY_TOKENIZER, "tokenizer.ggml.merges": []}))
+    with serving("--tokenizer-path", str(tokenizer_folder)) as (url, _, _process):
+        post(f"{url}/v1/tokenizers", {"name": "second", "source": str(tmp_path / "m.gguf")})
+        assert post(f"{url}/v1/tokenize", {"model": "second", "prompt": "ab"})["tokens"] == [1, 2]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(f"{url}/v1/tokenizers", {"name": "third", "source": "./nowhere"})
+        with caught.value as answer:
+            assert answer.code in (400, 404)
+            assert "nowhere" in json.load(answer)["error"]["message"]
 
 
 @pytest.mark.material("smollm2_gguf")

@@ -52,4 +52,5 @@ def _encode(value: Any) -> tuple[int, bytes]:
 
 def _array(values: Sequence[Any]) -> bytes:
     items = [_encode(value) for value in values]
-    return struct.pack("<IQ", items[0][0], len(items)) + b"".join(data for _, data in items)
+    kind = items[0][0] if items else 8
+    return struct.pack("<IQ", kind, len(items)) + b"".join(data for _, data in items)

@@ -20,6 +20,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -203,6 +204,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             _check_format(left, right)
         return super().call_binop(context, operator, left, right)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox has it, by a shorter way for what chat templates are made of: messages, loops and texts."""
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind in _PLAIN_KINDS and attribute[:1] != "_" and attribute not in ("format", "format_map"):
+            value = getattr(obj, attribute, _MISSING)
+            if value is not _MISSING:
+                return value
+        return super().getattr(obj, attribute)
+
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """``str.format``, unless it asks for an absurd width."""
         inner = super().wrap_str_format(value)
@@ -287,6 +299,13 @@ def _format(layout: str, *args: Any, **kwargs: Any) -> str:
     values = kwargs or args
     _check_format(str(layout), tuple(kwargs.values()) or args)
     return str(layout) % values
+
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_PLAIN_KINDS = (str, LoopContext, _TemplateNamespace)
+"""Kinds whose public attributes are all safe."""
+
+_MISSING = object()
 
 
 def _raise_exception(message: str) -> None:
