@@ -83,7 +83,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
     caches = ["--tokenizer-path", folder, "--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
     ours, peer = _free_port(), _free_port()
     smg = str(ROOT / ".venv-peers" / "bin" / "smg")
-    foreword = [sys.executable, "-m", "foreword.cli", "serve"]
+    foreword = [str(Path(sys.executable).with_name("foreword")), "serve"]
     with (
         _running([*foreword, *caches, "--port", str(ours)], ours),
         _running([smg, "launch", *caches, "--host", "127.0.0.1", "--port", str(peer)], peer),

@@ -7,6 +7,7 @@ import functools
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import uvloop
 
@@ -25,8 +26,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._send()
 
     def _send(self) -> None:

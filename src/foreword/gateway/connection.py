@@ -20,9 +20,8 @@ _INVALID = b"400 Bad Request", b"invalid_http", b"This is not a valid HTTP/1.1 r
 class Connection(HttpToolsProtocol):
     """A connection whose request heads are bounded in size and time, and refused in the API's own shape."""
 
+    _head: object = None
     _head_bytes = 0
-    _countable = 0
-    _in_head = True
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -36,37 +35,27 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, then see whether the head still open has grown too large."""
-        self._countable = len(data)
+        """Parse, then look whether a head is still open: its scope is there and has no path yet."""
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head_bytes += self._countable
-            self._check_head()
+        scope: Any = self.scope  # None until the first head begins, whatever uvicorn declares
+        if scope is None or "path" not in scope:
+            self._check_open_head(len(data))
+        elif self._timer is not None:
+            self._stop_timer()
 
-    def _check_head(self) -> None:
-        """A head is still open: bound its size and its time."""
+    def _check_open_head(self, size: int) -> None:
+        """Bound the size and the time of a head. What stands before a later head in the same data is not its own."""
+        if self.scope is not self._head:
+            self._head = self.scope
+            self._head_bytes = size if self.cycle is None else 0
+        else:
+            self._head_bytes += size
+        if self.transport.is_closing():
+            return
         if self._head_bytes > MAX_HEAD:
             self._refuse(*_TOO_LARGE)
         elif self._timer is None:
             self._start_timer()
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = 0
-
-    def on_headers_complete(self) -> None:
-        """A head is whole."""
-        self._in_head = False
-        if self._timer is not None:
-            self._stop_timer()
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """What was just received is body up to here; a head behind it in the same data is not counted until more comes."""
-        self._countable = 0
-        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature; its words help nobody
         """Refuse what is no HTTP."""

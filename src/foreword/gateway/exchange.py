@@ -134,3 +134,7 @@ class Exchange:
         elif self.error_event is not None:
             await self.send_event(self.error_event(error))
             await self.end_stream()
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+"""Answers an exchange."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
-from datetime import UTC, datetime
+import time
 from typing import Any
 
 import msgspec
@@ -37,8 +38,14 @@ def _console() -> list[Processor]:
 
 
 def _add_time(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    event["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = time.time()
+    event["time"] = f"{_whole_second(int(now))}.{int(now * 1000) % 1000:03d}Z"
     return event
+
+
+@functools.lru_cache(maxsize=2)
+def _whole_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _to_json(_logger: WrappedLogger, _name: str, event: EventDict) -> Any:

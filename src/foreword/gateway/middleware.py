@@ -16,10 +16,10 @@ import structlog
 
 from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.errors import Interrupted, Refusal, api_error, retry_after
-from foreword.gateway.exchange import Exchange
-from foreword.gateway.inflight import InFlight
+from foreword.gateway.exchange import Exchange, Handler
+from foreword.gateway.inflight import InFlight, Turns
 from foreword.gateway.metrics import Metrics
-from foreword.gateway.routing import Handler, Route, Router
+from foreword.gateway.routing import Route, Router
 
 log = structlog.get_logger()
 
@@ -137,7 +137,7 @@ class Limit:
         self._max_body = max_body
         self._max_running = max_running
         self._max_queued = max_queued
-        self._slots = asyncio.Semaphore(max_running)
+        self._turns = Turns(max_running)
 
     async def __call__(self, exchange: Exchange, route: Route) -> None:
         """Run the endpoint in its turn; raises Refusal: 413, 415, 429, or 503 while the server stops."""
@@ -147,29 +147,29 @@ class Limit:
         self._check_room()
         _check_content_type(exchange)
         exchange.body = await self._read_body(exchange)
-        with self._in_flight.track(exchange):
-            if self._slots.locked():
-                await self._wait_for_slot()
-            else:
-                await self._slots.acquire()  # does not wait
-            try:
-                await route.endpoint(exchange)
-            finally:
-                self._slots.release()
+        await self._in_flight.run(self._in_turn, exchange, route)
+
+    async def _in_turn(self, exchange: Exchange, route: Route) -> None:
+        if not self._turns.take():
+            await self._wait_for_turn()
+        try:
+            await route.endpoint(exchange)
+        finally:
+            self._turns.give()
 
     def _check_room(self) -> None:
         if self.draining:
             message = "The server is stopping and takes no new requests."
             raise Refusal(message, status=503, code="draining", headers=(*retry_after(1), (b"connection", b"close")))
-        if self._slots.locked() and self.queued >= self._max_queued:
+        if self._turns.full and self.queued >= self._max_queued:
             message = f"{self._max_running} requests are in work and {self._max_queued} wait already."
             raise Refusal(message, status=429, code="too_many_requests", hint="Try again.", headers=retry_after(1))
 
-    async def _wait_for_slot(self) -> None:
+    async def _wait_for_turn(self) -> None:
         self._check_room()
         self.queued += 1
         try:
-            await self._slots.acquire()
+            await self._turns.wait()
         finally:
             self.queued -= 1
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
 from foreword.gateway.errors import Refusal
-from foreword.gateway.exchange import Exchange
+from foreword.gateway.exchange import Exchange, Handler
 
-Handler = Callable[[Exchange], Awaitable[None]]
 Access = Literal["open", "key", "admin"]
 """``open``: anyone; ``key``: any API key; ``admin``: an admin's key. Without an API key file all are open."""
 
