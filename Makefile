@@ -30,7 +30,12 @@ test-slow: setup ## the full exactness matrix and the soak tests
 test-engine: setup ## against real vLLM workers, which it installs and starts
 	$(BIN)/pytest -m engine
 
-bench: setup ## the side-by-side table
+.venv-peers/.ready: requirements/peers.txt
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.txt
+	@touch $@
+
+bench: setup .venv-peers/.ready ## the side-by-side table
 	$(BIN)/python -m benchmarks
 
 lint: setup ## style, types and the import contract
@@ -42,6 +47,8 @@ lint: setup ## style, types and the import contract
 lock: ## compile requirements/dev.lock anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --custom-compile-command "make lock" --extra mistral --extra hashing pyproject.toml requirements/dev.in -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --custom-compile-command "make lock" requirements/peers.in -o requirements/peers.txt
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -2,7 +2,7 @@
 
 Both serve the Qwen3 tokenizer on this machine with their usual middleware and logging (to /dev/null). The client is raw
 sockets on one event loop; every response is read to its end, and the ids of both servers are compared before timing.
-The peer lives in its own environment: ``make .venv-peers``.
+The peer lives in its own environment: ``make .venv-peers/.ready``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import click
 from foreword.cli.main import main as main_group
 from foreword.cli.options import show
 from foreword.config import OTHER_VARIABLES, Setting, settings
+from foreword.gateway.metrics import DEFINITIONS
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -98,7 +99,38 @@ def _help(command: click.Command, context: click.Context) -> str:
     return f"\n## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "cli.md": command_line}
+METRICS = """# Metrics
+
+<!-- Made by `python docs/generate.py` from src/foreword/gateway/metrics.py. -->
+
+`GET /metrics`, and the port of `--prometheus-port`, serve these in Prometheus's text format. Names begin with the
+namespace of `--metrics-namespace`, which is `foreword`; with `smg` the tokenizer cache's metrics have the names of SMG's
+specification. With `--api-keys` the main port asks for an admin's key.
+
+A dashboard is in [deploy/grafana](../../deploy/grafana/foreword.json), alert rules are in
+[deploy/prometheus](../../deploy/prometheus/alerts.yml). The tokenizer cache's hit ratio by layer:
+
+    sum by (layer) (rate(foreword_tokenizer_cache_lookups_total{result="hit"}[5m]))
+    / sum by (layer) (rate(foreword_tokenizer_cache_lookups_total[5m]))
+
+An L0 hit is counted once for each text, whether the level knew the text or `/v1/tokenize` the whole body. A lookup that
+misses L0 goes on to L1.
+
+| Metric | Kind | Labels | Meaning |
+|---|---|---|---|
+"""
+
+
+def metrics() -> str:
+    """The page of metrics."""
+    rows = [
+        f"| `foreword_{row.exposed_name}` | {row.kind} | {', '.join(f'`{label}`' for label in row.labels)} | {row.help} |\n"
+        for row in DEFINITIONS
+    ]
+    return METRICS + "".join(rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {"cli.md": command_line, "configuration.md": configuration, "metrics.md": metrics}
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ class Config:
     api_keys: Path | None = setting(
         SERVER,
         None,
-        "File of API keys, one `KEY` or `KEY ORGANISATION` a line. Without it every request is let in.",
+        "File of API keys, `organisation key [admin]` a line. Without it every request is let in.",
         metavar="FILE",
     )
     request_timeout: float = setting(

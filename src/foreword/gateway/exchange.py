@@ -19,6 +19,9 @@ ErrorEvent = Callable[[ApiError], bytes]
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
+WHOLE_RESPONSE = "foreword.whole_response"
+"""Where the scope has the server's shortcut for whole responses: ``(status, headers, body) -> bool``, if it has one."""
+
 T = TypeVar("T")
 
 
@@ -94,13 +97,16 @@ class Exchange:
         """Send a whole response."""
         self.status = status
         self.sent = len(body)
-        head = [
+        head = (
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", self.request_id.encode()),
             *headers,
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        )
+        respond = self.scope.get(WHOLE_RESPONSE)
+        if respond is not None and not headers and respond(status, head, body):
+            return
+        await self._send({"type": "http.response.start", "status": status, "headers": list(head)})
         await self._send({"type": "http.response.body", "body": body, "more_body": self.unread})
 
     async def respond_json(self, value: Any, *, status: int = 200) -> None:

@@ -20,7 +20,9 @@ _ENCODER = msgspec.json.Encoder(enc_hook=str)
 def configure_logging(config: Config) -> None:
     """Send every log line of the process to stderr in the configured form."""
     console = config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
-    level = getattr(logging, config.log_level.upper())
+    level: int = getattr(logging, config.log_level.upper())
+    global _direct  # noqa: PLW0603 - the log is the process's, as structlog's own configuration is
+    _direct = None if console else level
     common: list[Processor] = [structlog.processors.add_log_level, _add_time]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -33,14 +35,38 @@ def configure_logging(config: Config) -> None:
     logging.basicConfig(stream=sys.stderr, level=max(level, logging.WARNING), format="%(message)s", force=True)
 
 
+class RequestLog:
+    """The line of each request. Under load it is half of all the log's work, so as JSON it takes a shorter way."""
+
+    def __init__(self) -> None:
+        self._log = structlog.get_logger()
+
+    def write(self, event: str, fields: dict[str, Any], *, quiet: bool = False) -> None:
+        """Write one line; quiet ones are for debugging."""
+        if _direct is None:
+            (self._log.debug if quiet else self._log.info)(event, **fields)
+        elif _direct <= (logging.DEBUG if quiet else logging.INFO):
+            line = {"event": event, **fields, "level": "debug" if quiet else "info", "time": _now()}
+            sys.stderr.buffer.write(_ENCODER.encode(line) + b"\n")
+            sys.stderr.buffer.flush()
+
+
+_direct: int | None = None
+"""The level from which on request lines are written as JSON; None when structlog writes them."""
+
+
 def _console() -> list[Processor]:
     return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
 
 
 def _add_time(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    now = time.time()
-    event["time"] = f"{_whole_second(int(now))}.{int(now * 1000) % 1000:03d}Z"
+    event["time"] = _now()
     return event
+
+
+def _now() -> str:
+    now = time.time()
+    return f"{_whole_second(int(now))}.{int(now * 1000) % 1000:03d}Z"
 
 
 @functools.lru_cache(maxsize=2)

@@ -18,6 +18,7 @@ from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.errors import Interrupted, Refusal, api_error, retry_after
 from foreword.gateway.exchange import Exchange, Handler
 from foreword.gateway.inflight import InFlight, Turns
+from foreword.gateway.logs import RequestLog
 from foreword.gateway.metrics import Metrics
 from foreword.gateway.routing import Route, Router
 
@@ -41,6 +42,7 @@ class Observe:
         self._metrics = metrics
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
+        self._log = RequestLog()
 
     async def __call__(self, exchange: Exchange) -> None:
         """Handle the exchange and let no error out but the cancelling of the whole server."""
@@ -53,18 +55,20 @@ class Observe:
             await self._fail(exchange, error)
         seconds = exchange.elapsed
         self._metrics.observe_request(exchange.route, exchange.status, seconds)
-        write = log.debug if exchange.route in QUIET_ROUTES else log.info
-        write(
+        self._log.write(
             exchange.log.pop("event", "http.request"),
-            request_id=exchange.request_id,
-            method=exchange.method,
-            path=exchange.path,
-            org=exchange.organisation,
-            status=exchange.status,
-            bytes_in=len(exchange.body),
-            bytes_out=exchange.sent,
-            duration_ms=round(seconds * 1e3, 3),
-            **exchange.log,
+            {
+                "request_id": exchange.request_id,
+                "method": exchange.method,
+                "path": exchange.path,
+                "org": exchange.organisation,
+                "status": exchange.status,
+                "bytes_in": len(exchange.body),
+                "bytes_out": exchange.sent,
+                "duration_ms": round(seconds * 1e3, 3),
+                **exchange.log,
+            },
+            quiet=exchange.route in QUIET_ROUTES,
         )
 
     def _request_id(self, exchange: Exchange) -> str:
