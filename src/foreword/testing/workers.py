@@ -54,7 +54,7 @@ class FakeWorker:
         self.aborted: list[str] = []
         self._answer = answer
         self._stop_token_id = stop_token_id
-        self._blocks: set[tuple[str | None, tuple[int, ...]]] = set()
+        self._blocks: set[int] = set()
 
     async def start(self) -> None:
         """Note that it was started."""
@@ -124,11 +124,13 @@ class FakeWorker:
 
     def _take_from_cache(self, request: GenerateRequest) -> int:
         """Tokens of whole blocks seen before under this salt, never all of the prompt; the rest is stored."""
-        ids = tuple(request.token_ids)
-        prefixes = [(request.cache_salt, ids[:end]) for end in range(BLOCK, len(ids), BLOCK)]
-        held = next((n for n, prefix in enumerate(prefixes) if prefix not in self._blocks), len(prefixes))
-        self._blocks.update(prefixes)
-        return held * BLOCK
+        ids, parent, held, hitting = tuple(request.token_ids), hash(request.cache_salt), 0, True
+        for start in range(0, len(ids) - BLOCK, BLOCK):
+            parent = hash((parent, ids[start : start + BLOCK]))
+            hitting = hitting and parent in self._blocks
+            held += BLOCK * hitting
+            self._blocks.add(parent)
+        return held
 
 
 def _logprobs(token: int, count: int | None) -> tuple[TokenLogprobs, ...] | None:
