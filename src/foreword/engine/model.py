@@ -9,18 +9,18 @@ tile, and the threads share out its products with the large matrices instead.
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from foreword.engine.kernels import attend, linear, rms_norm, rotate, silu_times
 from foreword.engine.kv_cache import KVCache, Slots
 from foreword.engine.rope import rotation_tables
-from foreword.engine.threads import ComputeThreads
+from foreword.engine.threads import ComputeThreads, SplitChoice
 from foreword.engine.tiles import TILE_ROWS, Chunk, Plan, Segment, final_segments, plan, segments
 from foreword.engine.weights import Array, Weights
 
@@ -84,6 +84,7 @@ class LlamaModel:
         self._threads = threads
         self._group = self.config.num_heads // self.config.num_kv_heads
         self._cos, self._sin = rotation_tables(self.config.inv_freq, max_positions)
+        self._choice = SplitChoice()
         self._workspaces: queue.SimpleQueue[_Workspace] = queue.SimpleQueue()
         for _ in range(threads.count):
             self._workspaces.put(_Workspace(weights, TILE_ROWS))
@@ -91,13 +92,21 @@ class LlamaModel:
     def forward(self, chunks: SequenceOf[Chunk]) -> Array:
         """Compute the chunks, keep their KV, and return logits [chunks that want them, vocabulary], in order."""
         step = plan(chunks, self.kv_cache, self._threads.count)
+        if len(step.tiles) > 1:
+            return self._compute(step, linear)
+        start = time.perf_counter()
+        logits = self._compute(step, self._shared_linear if self._choice.next() else linear)
+        self._choice.took(time.perf_counter() - start)
+        return logits
+
+    def _compute(self, step: Plan, multiply: Linear) -> Array:
         hidden: Array = self.weights.embedding[step.token_ids]
-        tiles = [self._tile(step, hidden, first, last) for first, last in step.tiles]
+        tiles = [self._tile(step, hidden, first, last, multiply) for first, last in step.tiles]
         with self._threads.single_threaded_blas():
             self._for_each(tiles, partial(self._project, 0))
             for layer in range(self.config.num_layers - 1):
                 self._for_each(tiles, partial(self._advance, layer))
-            return self._logits(self._final_tile(step, hidden, tiles))
+            return self._logits(self._final_tile(step, hidden, tiles, multiply))
 
     def _for_each(self, tiles: SequenceOf[_Tile], function: Callable[[_Tile, _Workspace], None]) -> None:
         def with_workspace(tile: _Tile) -> None:
@@ -111,7 +120,7 @@ class LlamaModel:
 
     # --- making tiles
 
-    def _tile(self, step: Plan, hidden: Array, first: int, last: int) -> _Tile:
+    def _tile(self, step: Plan, hidden: Array, first: int, last: int, multiply: Linear) -> _Tile:
         """Rows first..last."""
         shape = (self.config.num_kv_heads, last - first, self._group, self.config.head_dim)
         positions = step.positions[first:last]
@@ -122,10 +131,10 @@ class LlamaModel:
             cos=self._cos[positions, None],
             sin=self._sin[positions, None],
             segments=segments(step.chunks, first, last, self.kv_cache),
-            linear=linear if len(step.tiles) > 1 else self._shared_linear,
+            linear=multiply,
         )
 
-    def _final_tile(self, step: Plan, hidden: Array, tiles: SequenceOf[_Tile]) -> _Tile:
+    def _final_tile(self, step: Plan, hidden: Array, tiles: SequenceOf[_Tile], multiply: Linear) -> _Tile:
         """The rows whose logits are asked for: no others need the attention and feed-forward of the last layer."""
         query = np.concatenate([tile.query for tile in reversed(tiles)], axis=1)
         return _Tile(
@@ -135,7 +144,7 @@ class LlamaModel:
             cos=tiles[0].cos[:0],
             sin=tiles[0].sin[:0],
             segments=final_segments(step.chunks, self.kv_cache),
-            linear=self._shared_linear,
+            linear=multiply,
         )
 
     # --- one tile through one layer
@@ -204,13 +213,29 @@ class LlamaModel:
         return logits
 
     def _shared_linear(self, x: Array, weight: Array, out: Array) -> Array:
-        """``linear``, a large matrix's rows shared out over the threads."""
-        if weight.size < _SHARED_WEIGHTS:
+        """``linear``, a large matrix shared out over the threads along its longer side.
+
+        Half a matrix's inputs give part of every output, to be added up; half its outputs would do too, but numpy holds
+        the interpreter's lock through a product with few results.
+        """
+        if weight.size < _SHARED_WEIGHTS or self._threads.count == 1:
             return linear(x, weight, out)
-        count = self._threads.count
-        shares = list(pairwise(len(weight) * index // count for index in range(count + 1)))
-        self._threads.run(lambda share: linear(x, weight[slice(*share)], out[:, slice(*share)]), shares)
+        if weight.shape[0] >= weight.shape[1]:
+            shares = self._shares(weight.shape[0])
+            self._threads.run(lambda share: linear(x, weight[share], out[:, share]), shares)
+            return out
+        shares = self._shares(weight.shape[1])
+        parts = np.empty((len(shares), *out.shape), np.float32)
+        self._threads.run(
+            lambda index: linear(x[:, shares[index]], weight[:, shares[index]], parts[index]), range(len(shares))
+        )
+        np.add.reduce(parts, axis=0, out=out)
         return out
+
+    def _shares(self, length: int) -> list[slice]:
+        """0..length in even parts, one for each thread."""
+        count = self._threads.count
+        return [slice(length * index // count, length * (index + 1) // count) for index in range(count)]
 
 
 def _add(residual: Array, x: Array) -> None:

@@ -3,7 +3,7 @@
 OpenBLAS's own threads wait for each other by spinning, at every product. On a machine with anything else to do, a
 decode step then takes twenty times as long as on one thread, and spinning is paid for in CPU time. Here each product
 runs on one thread, the work around it is cut into items, and whoever is free takes the next one: the caller never waits
-for a helper that has not begun.
+for a helper that has not begun. Even so, a decode step is shared out only as long as that is faster (``SplitChoice``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,37 @@ T = TypeVar("T")
 def usable_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class SplitChoice:
+    """Whether to split the products of a step over the cores, decided by trying the other way now and then.
+
+    Threads that share a product meet after it, a hundred times a step. Where another process holds one of the cores,
+    each meeting may wait for the scheduler. A trial that confirms the choice doubles the steps until the next, one that
+    overturns it starts again from the shortest interval.
+    """
+
+    SHORTEST, LONGEST = 8, 256
+
+    def __init__(self) -> None:
+        self.split = True
+        self._interval = self.SHORTEST
+        self._steps = 0
+        self._seconds = 0.0
+
+    def next(self) -> bool:
+        """Whether to split this step; ``took`` must be told how long it was."""
+        return self.split != (self._steps == self._interval)
+
+    def took(self, seconds: float) -> None:
+        """The step is done. The step before a trial is what the trial is compared with."""
+        if self._steps < self._interval:
+            self._seconds, self._steps = seconds, self._steps + 1
+            return
+        overturned = seconds < self._seconds
+        self.split ^= overturned
+        self._interval = self.SHORTEST if overturned else min(2 * self._interval, self.LONGEST)
+        self._steps = 0
 
 
 class _Work(Protocol):
