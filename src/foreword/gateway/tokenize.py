@@ -11,10 +11,10 @@ from foreword.config import Config
 from foreword.gateway.answer_cache import AnswerCache, Reuse
 from foreword.gateway.errors import Refusal
 from foreword.gateway.exchange import Exchange
+from foreword.gateway.ids_json import ids_to_json
 from foreword.gateway.protocol.tokenize import AddTokenizerRequest, DetokenizeRequest, TokenizeRequest
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
 from foreword.tokens.token_cache import Encoded
-from foreword.tokens.tokenizer import TokenIds
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
@@ -108,11 +108,6 @@ def _json_of(encoded: Encoded, loaded: LoadedTokenizer) -> bytes:
         array = ids_to_json(encoded.ids)
         loaded.tokenizer.keep_rendered(encoded, array)
     return array
-
-
-def ids_to_json(ids: TokenIds) -> bytes:
-    """The ids as a JSON array."""
-    return msgspec.json.encode(memoryview(ids.buffer).cast("I").tolist())
 
 
 def utf8_length(text: str) -> int:
