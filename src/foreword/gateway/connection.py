@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from foreword.gateway.errors import Headers
-from foreword.gateway.exchange import WHOLE_RESPONSE
+from foreword.gateway.exchange import SHORTCUT
 
 MAX_HEAD = 65_536
 """Bytes of request line and headers."""
@@ -21,13 +20,35 @@ _TOO_SLOW = b"408 Request Timeout", b"head_timeout", b"The request's head did no
 _INVALID = b"400 Bad Request", b"invalid_http", b"This is not a valid HTTP/1.1 request."
 
 
-def _respond_whole(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
-    """What uvicorn's ``send`` does with a response's two messages, at a third of its cost; False leaves it to that.
+class _Shortcut:
+    """uvicorn's ``receive`` and ``send`` for the usual case, at a third of their cost."""
 
-    The headers are the gateway's own, so they need no check for line breaks.
-    """
-    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.scope["method"] == "HEAD":
-        return False
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def body(self) -> bytes | None:
+        """The whole body, when it has arrived and nobody waits to be told to send it."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        cycle.flow.resume_reading()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        return body
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Send a whole response; False leaves it to ``send``. The headers are the gateway's own and need no check."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        _write(cycle, status, headers, body)
+        return True
+
+
+def _write(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> None:
+    """Write the response and leave the cycle as ``send`` would."""
     closing = b"" if cycle.keep_alive else b"connection: close\r\n"
     lines = b"".join([b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)])
     cycle.transport.writelines((STATUS_LINE[status], lines, closing, b"\r\n", body))
@@ -37,7 +58,6 @@ def _respond_whole(cycle: RequestResponseCycle, status: int, headers: Headers, b
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-    return True
 
 
 class Connection(HttpToolsProtocol):
@@ -67,8 +87,8 @@ class Connection(HttpToolsProtocol):
             self._stop_timer()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Let the application send a whole response in one call."""
-        cycle.scope[WHOLE_RESPONSE] = functools.partial(_respond_whole, cycle)  # type: ignore[literal-required]  # ours
+        """Let the application take a body that is there, and send a whole response, in one call each."""
+        cycle.scope[SHORTCUT] = _Shortcut(cycle)  # type: ignore[literal-required]  # the gateway's own key
         super()._start_asgi_task(cycle, app)
 
     def _check_open_head(self, size: int) -> None:

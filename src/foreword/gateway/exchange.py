@@ -19,8 +19,8 @@ ErrorEvent = Callable[[ApiError], bytes]
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
-WHOLE_RESPONSE = "foreword.whole_response"
-"""Where the scope has the server's shortcut for whole responses: ``(status, headers, body) -> bool``, if it has one."""
+SHORTCUT = "foreword.shortcut"
+"""Where the scope has the server's way to take a body, and to send a response, in one call; other servers have none."""
 
 T = TypeVar("T")
 
@@ -72,6 +72,12 @@ class Exchange:
         """Seconds since the request's head was read."""
         return time.perf_counter() - self.started
 
+    def body_at_hand(self) -> bytes | None:
+        """The whole body when the server has it already."""
+        shortcut = self.scope.get(SHORTCUT)
+        body: bytes | None = shortcut.body() if shortcut is not None else None
+        return body
+
     async def receive_chunk(self) -> tuple[bytes, bool]:
         """The next bytes of the body and whether more follow; raises ConnectionError when the client is gone."""
         message = await self._receive()
@@ -103,8 +109,8 @@ class Exchange:
             (b"x-request-id", self.request_id.encode()),
             *headers,
         )
-        respond = self.scope.get(WHOLE_RESPONSE)
-        if respond is not None and not headers and respond(status, head, body):
+        shortcut = self.scope.get(SHORTCUT)
+        if shortcut is not None and not headers and shortcut.respond(status, head, body):
             return
         await self._send({"type": "http.response.start", "status": status, "headers": list(head)})
         await self._send({"type": "http.response.body", "body": body, "more_body": self.unread})

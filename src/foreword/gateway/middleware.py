@@ -181,15 +181,15 @@ class Limit:
         length = exchange.headers.get(b"content-length", b"0")
         if int(length) > self._max_body:
             raise self._too_large(exchange)
-        body, more = await exchange.receive_chunk()
-        if more:
-            body = await self._read_rest(exchange, body)
-        elif len(body) > self._max_body:
+        body = exchange.body_at_hand()
+        if body is None:
+            return await self._receive_body(exchange)
+        if len(body) > self._max_body:
             raise self._too_large(exchange)
         return body
 
-    async def _read_rest(self, exchange: Exchange, first: bytes) -> bytes:
-        body, more = bytearray(first), True
+    async def _receive_body(self, exchange: Exchange) -> bytes:
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 while more:
