@@ -11,7 +11,7 @@ of T is treated as it would be after T anywhere else::
 
 T stays in front of the rest because the pipeline can tell the start of a text from a piece behind a token (Metaspace
 ``prepend_scheme="first"``, a token that strips the space after it). It holds when T is matched in the raw text
-(``normalized`` is false, or the normalizer is the identity and no token of one pass can overlap one of the other), is
+(``normalized`` is false, or the normalizer is the identity and one scan finds what the two passes find), is
 not ``single_word`` and not a special token that the tokenizer was told to encode as text. T is *stable*, its match the
 same whatever follows, when no added token contains T and runs past its end: such a token would be the only way a match
 that covers c could appear. Only stable tokens are cuts. All tokens take part in the scan: those that are no cuts still
@@ -101,13 +101,12 @@ class Cuts:
             return len(packed) >> 2
         return bisect_right(range(len(packed) >> 2), end, key=lambda index: packed[4 * index])
 
-    def part(self, start: int, stop: int | None, *, end: int = 0, count: int = 0) -> Cuts:
-        """The cuts start..stop, their ends and ids_before moved by so much."""
-        packed = self.packed[4 * start : None if stop is None else 4 * stop]
-        for at in range(0, len(packed), 4):
-            packed[at] += end
-            packed[at + 3] += count
-        return Cuts(packed)
+    def part(self, start: int, stop: int | None = None) -> Cuts:
+        """The cuts start..stop."""
+        return Cuts(self.packed[4 * start : None if stop is None else 4 * stop])
+
+    def __add__(self, more: Cuts) -> Cuts:
+        return Cuts(self.packed + more.packed)
 
 
 class AddedToken(msgspec.Struct, frozen=True):
@@ -188,16 +187,22 @@ class Boundaries:
         return not self.reason
 
     def cuts(self, text: str, start: int = 0) -> Cuts:
-        """All cuts after added tokens and sparse ones in plain text, from a cut's ``resume`` on; ``ids_before`` still 0."""
+        """All cuts after added tokens and sparse ones in plain text, from a cut's ``resume`` on; ``ids_before`` still 0.
+
+        A text with a lone surrogate has none: the encoder decides what to do about it.
+        """
         found = Cuts()
         latest = gap = start
-        for pattern, begin, end in self._matches(text, start):
-            if begin - latest > PLAIN_SPACING:
-                latest = self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), begin, found, latest)
-            gap = end
-            if (token := self._cut_ids[pattern]) != PLAIN:
-                found.packed.extend((end, end - begin, token, 0))
-                latest = end
+        try:
+            for pattern, begin, end in self._matches(text, start):
+                if begin - latest > PLAIN_SPACING:
+                    latest = self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), begin, found, latest)
+                gap = end
+                if (token := self._cut_ids[pattern]) != PLAIN:
+                    found.packed.extend((end, end - begin, token, 0))
+                    latest = end
+        except UnicodeEncodeError:
+            return Cuts()
         if len(text) - latest > PLAIN_SPACING:
             self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), len(text), found, latest)
         return found
@@ -207,10 +212,8 @@ class Boundaries:
 
         A match that starts before ``sure`` would be the same in the whole text; what starts later is scanned again.
         """
-        if self._matcher is None:
-            return
-        while start < len(text):
-            window = text[start : start + _WINDOW + self._longest] if start or len(text) > _WINDOW else text
+        while self._matcher is not None and start < len(text):
+            window = text[start : start + _WINDOW + self._longest]
             sure = _WINDOW if start + len(window) < len(text) else len(window)
             covered = sure
             for pattern, begin, end in self._matcher.find_matches_as_indexes(window):
@@ -245,13 +248,15 @@ def _overrun(contents: Sequence[str]) -> set[str]:
     }
 
 
-def passes_overlap(first: Iterable[str], second: Iterable[str]) -> bool:
-    """Whether a match of one pass could share a character with one of the other: then one scan cannot stand for two."""
+def needs_two_scans(first: Iterable[str], second: Iterable[str]) -> bool:
+    """Whether one leftmost-longest scan for both could differ from a scan for ``first`` and then one of what is left.
+
+    Only where a match of ``second`` could start no later than one of ``first`` and reach into it.
+    """
     first, second = list(first), list(second)
-    heads, tails = _heads(first), _tails(first)
-    if heads & _tails(second) or tails & _heads(second):
-        return True
-    return any(_contains(outer, inner) for outer, inner in ((first, second), (second, first)))
+    tails = {content[at:] for content in second for at in range(len(content))}
+    heads = {content[:size] for content in first for size in range(1, len(content) + 1)}
+    return bool(heads & tails) or _contains(second, first)
 
 
 def is_overlap_free(contents: Iterable[str]) -> bool:
@@ -272,14 +277,6 @@ def _contains(outer: Iterable[str], inner: Iterable[str]) -> bool:
     )
 
 
-def _heads(contents: Iterable[str]) -> set[str]:
-    return {content[:size] for content in contents for size in range(1, len(content) + 1)}
-
-
-def _tails(contents: Iterable[str]) -> set[str]:
-    return {content[at:] for content in contents for at in range(len(content))}
-
-
 def _adjacent(content: str) -> set[str]:
     """The pairs of characters side by side in a token, in its normalized form too."""
     forms = (content, unicodedata.normalize("NFC", content))
@@ -288,7 +285,10 @@ def _adjacent(content: str) -> set[str]:
 
 def pieces(text: str, start: int, cuts: Cuts) -> list[str]:
     """The text from ``start`` on, divided at its plain cuts."""
-    edges = [start, *(cuts[index].resume for index in cuts.plain()), len(text)]
+    plain = cuts.plain()
+    if not plain:
+        return [text[start:]]
+    edges = [start, *(cuts[index].resume for index in plain), len(text)]
     return [text[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
@@ -298,22 +298,25 @@ def count_ids(cuts: Cuts, encoded: Sequence[bytes], count: int) -> Cuts:
     Every match of a token gives its id once. So when a piece has as many of these ids as its text has matches, each id
     stands for its match; when it has more, the model made some of them out of plain text, and the piece's cuts go.
     """
-    counted = array("I")
-    start = 0
-    for ids, plain in itertools.zip_longest(encoded, cuts.plain()):
-        counted.extend(_count_tokens(cuts.packed[4 * start : None if plain is None else 4 * plain], ids, count))
+    plains = cuts.plain()
+    if not plains:
+        return _count_tokens(cuts, encoded[0], count)
+    counted, start = Cuts(), 0
+    for ids, plain in itertools.zip_longest(encoded, plains):
+        counted += _count_tokens(cuts.part(start, plain), ids, count)
         count += len(ids) >> 2
         if plain is not None:
-            counted.extend(cuts[plain]._replace(ids_before=count))
+            counted.packed.extend(cuts[plain]._replace(ids_before=count))
             start = plain + 1
-    return Cuts(counted)
+    return counted
 
 
-def _count_tokens(packed: array[int], ids: bytes, count: int) -> array[int]:
-    tokens = packed[2::4]
+def _count_tokens(cuts: Cuts, ids: bytes, count: int) -> Cuts:
+    tokens = cuts.packed[2::4]
     wanted = set(tokens)
-    places = [at for at, token in enumerate(memoryview(ids).cast("I"), count + 1) if token in wanted] if wanted else []
+    row = memoryview(ids).cast("I").tolist() if wanted else []
+    places = [place for place, token in enumerate(row, count + 1) if token in wanted]
     if len(places) != len(tokens):
-        return array("I")
-    packed[3::4] = array("I", places)
-    return packed
+        return Cuts()
+    cuts.packed[3::4] = array("I", places)
+    return cuts

@@ -55,7 +55,7 @@ def fingerprint(text: str, context: Hashable) -> int:
     length = len(text)
     if length <= _WHOLE:
         return hash((text, context))
-    return hash((length, text[:128], text[:: length >> 6], text[-384:], context))
+    return hash((length, text[:64], text[:: length >> 5], text[-256:], context))
 
 
 class ExactCache:
@@ -82,7 +82,7 @@ class ExactCache:
         """The entry of exactly this text in this context, now the most recently used."""
         for entry in self._buckets.get(key, ()):
             if entry.context == context and entry.text == text:
-                self._ledger.touch(entry)
+                self._ledger.touch((entry,))
                 return entry
         return None
 
@@ -104,7 +104,7 @@ class ExactCache:
         extra = sys.getsizeof(rendered)
         if not self._holds(entry) or entry.rendered is not None or entry.size + extra > self._ledger.largest_item:
             return False
-        self._ledger.touch(entry)
+        self._ledger.touch((entry,))
         self._make_room(entry.tenant, extra, entries=0)
         if not self._holds(entry):
             return False

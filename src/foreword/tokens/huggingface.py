@@ -16,7 +16,7 @@ import tokenizers
 
 from foreword.errors import TokenizerError
 from foreword.tokens.boundaries import Boundaries
-from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity
+from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity, is_refusal, refusal
 from foreword.tokens.tokenizer_json import Definition, Frame, certify
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class HuggingFaceTokenizer:
         self._calls = itertools.count(1)
         self._lock = threading.Lock()
         self._check_frame()
-        self._fast = None if encode_special_tokens else self._load_fast()
+        self._fast = None if encode_special_tokens else self._load_fast(definition)
 
     @classmethod
     def copy_of(cls, tokenizer: tokenizers.Tokenizer, *, name: str = "") -> HuggingFaceTokenizer:
@@ -132,25 +132,29 @@ class HuggingFaceTokenizer:
         fast = self._fast
         if fast is None:
             return _encode(self._plain, texts)
-        encoded = _encode_fast(fast, texts)
-        if next(self._calls) % SAMPLE_EVERY == 0 and len(texts[0]) <= _SAMPLE_CHARACTERS:
-            self._compare(texts[0], encoded[0])
-            return encoded if self._fast is not None else _encode(self._plain, texts)
-        return encoded
+        try:
+            encoded = [fast.encode_batch_flat([text])[0] for text in texts]
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            encoded = []
+        if encoded and (next(self._calls) % SAMPLE_EVERY or len(texts[0]) > _SAMPLE_CHARACTERS):
+            return encoded
+        return self._compared(texts, encoded)
 
     def assemble(self, core: bytes, *, add_special_tokens: bool) -> bytes:
         """The final uint32 ids: template, truncation and padding applied to the core ids of a whole text."""
         return self._frame.apply(core, add_special_tokens=add_special_tokens)
 
-    def _compare(self, text: str, ids: bytes) -> None:
-        """Compare a sampled text with the reference; give the second encoder up for good when they differ."""
-        if _encode(self._plain, [text]) == [ids]:
-            return
+    def _compared(self, texts: Sequence[str], encoded: Sequence[bytes]) -> list[bytes]:
+        """The reference's ids; the second encoder is given up for good when its own differ."""
+        reference = _encode(self._plain, texts)
         with self._lock:
-            if self._fast is not None:
+            if reference != encoded and self._fast is not None:
                 self._fast = None
                 self.encoder_fallbacks += 1
-                log.warning("tokenizer.encoder_fallback", tokenizer=self.identity.name, characters=len(text))
+                log.warning("tokenizer.encoder_fallback", tokenizer=self.identity.name)
+        return reference
 
     def _check_frame(self) -> None:
         """Switch the prefix cache off unless putting ids together gives the reference's on a few texts."""
@@ -162,19 +166,28 @@ class HuggingFaceTokenizer:
                 self.boundaries = Boundaries(reason="its template, truncation or padding is not understood")
                 return
 
-    def _load_fast(self) -> fastokens.Tokenizer | None:
+    def _load_fast(self, definition: str) -> fastokens.Tokenizer | None:
         """The second encoder, if it loads this definition and agrees with the reference on the probes."""
         if not self.boundaries.certified or not self.boundaries.one_scan:
             return None
+        probes = [*_PROBES, *self._vocabulary_probes()]
         try:
-            fast = fastokens.Tokenizer.from_json_str(self._plain.to_str())
-            probes = [*_PROBES, *(f"a{token}b {token}\n{token}" for token in self._tokens[:64])]
-            agree = _encode_fast(fast, probes) == _encode(self._plain, probes)
-            _encode_fast(fast, [_PROBES[2] * 1000])
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from working here, the reference still works
+            fast = fastokens.Tokenizer.from_json_str(definition)
+            agree = [fast.encode_batch_flat([text])[0] for text in probes] == _encode(self._plain, probes)
+            fast.encode_batch_flat([_PROBES[2] * 1000])  # its first calls are slow
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
             log.debug("tokenizer.encoder_refused", tokenizer=self.identity.name, error=str(error))
             return None
         return fast if agree else None
+
+    def _vocabulary_probes(self) -> list[str]:
+        """Strings that an encoder may take for more than text: added tokens between words, vocabulary entries as text."""
+        tokens = [f"a{token}b {token}\n{token}" for token in self._tokens[:64]]
+        size = self._reference.get_vocab_size(with_added_tokens=False)
+        entries = [self._reference.id_to_token(token_id) or "" for token_id in range(0, size, 1 + size // 1000)]
+        return [*tokens, *entries, *(f"x{a} {b}" for a, b in itertools.pairwise(entries)), "<0x0A>", "<0xFF>"]
 
 
 def _load(definition: str, *, encode_special_tokens: bool) -> tokenizers.Tokenizer:
@@ -199,21 +212,8 @@ def _encode(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], *, add_specia
     """The uint32 ids of each text. ``encode_batch_fast`` is half as long as ``encode`` and lets other threads run."""
     try:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-    except Exception as error:
-        raise _refused(texts, error) from error
+    except BaseException as error:
+        if is_refusal(error):
+            raise refusal("tokenizers", texts, error) from error
+        raise
     return [array("I", encoding.ids).tobytes() for encoding in encodings]
-
-
-def _encode_fast(tokenizer: fastokens.Tokenizer, texts: Sequence[str]) -> list[bytes]:
-    try:
-        if len(texts) == 1:
-            return [tokenizer.encode_batch_flat(texts)[0]]
-        return [tokenizer.encode_batch_flat([text])[0] for text in texts]
-    except Exception as error:
-        raise _refused(texts, error) from error
-
-
-def _refused(texts: Sequence[str], error: Exception) -> TokenizerError:
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        return TokenizerError("The text has a lone surrogate, which is no character.", hint="Send well-formed Unicode.")
-    return TokenizerError(f"The tokenizer refuses this text: {error}.")

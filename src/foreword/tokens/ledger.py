@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -63,15 +64,25 @@ class Ledger(Generic[Item]):
         if not self._orders[account]:
             del self._orders[account], self._held[account]
 
-    def touch(self, item: Item) -> None:
-        """Make an item the most recently used."""
-        self._orders[self._account(item.tenant)].move_to_end(item)
+    def touch(self, items: Iterable[Item]) -> None:
+        """Make a tenant's items the most recently used, the last one most."""
+        order: OrderedDict[Item, None] | None = None
+        for item in items:
+            if order is None:
+                order = self._orders[self._account(item.tenant)]
+            order.move_to_end(item)
 
     def resize(self, item: Item, size: int) -> None:
         """Note that an item weighs ``size`` now."""
         self._held[self._account(item.tenant)] += size - item.size
         self.bytes += size - item.size
         item.size = size
+
+    def fits(self, tenant: str, size: int) -> bool:
+        """Whether ``tenant`` can add ``size`` bytes and nothing has to go."""
+        if self.bytes + size > self.max_memory:
+            return False
+        return self.tenant_max_memory is None or self._held.get(tenant, 0) + size <= self.tenant_max_memory
 
     def victim(self, tenant: str, size: int, *, entries: int = 1) -> Item | None:
         """The item that has to go before ``tenant`` can add ``size`` bytes; None when they fit."""

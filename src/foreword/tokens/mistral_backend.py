@@ -12,7 +12,7 @@ from typing import Any
 
 from foreword.errors import TokenizerError
 from foreword.tokens.boundaries import Boundaries
-from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity
+from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity, is_refusal, refusal
 from foreword.tokens.tokenizer_json import PATTERNS
 
 
@@ -75,8 +75,8 @@ class MistralTokenizer:
         try:
             return [array("I", self._tokenizer.encode(text, bos=False, eos=False)).tobytes() for text in texts]
         except BaseException as error:
-            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-                raise TokenizerError(f"mistral-common refuses this text: {error}.", hint="Send less text.") from error
+            if is_refusal(error):
+                raise refusal("mistral-common", texts, error) from error
             raise
 
     def assemble(self, core: bytes, *, add_special_tokens: bool) -> bytes:

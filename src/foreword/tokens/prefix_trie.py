@@ -11,8 +11,10 @@ from foreword.tokens.boundaries import START, Cut, Cuts
 from foreword.tokens.exact_cache import utf8_length
 from foreword.tokens.ledger import Ledger
 
-EDGE = 1 << 14  # characters of one node at most: what a split copies and an eviction loses
+EDGE = 1 << 15  # characters of one node at most: what a split copies and an eviction loses
 NODE_OVERHEAD = 640  # the node, its dictionary of children, its place in the order of use
+
+Context = tuple[Hashable, str]  # texts share a tree when they share a tokenizer with its flags, and a tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,50 +30,61 @@ class L1Config:
     tenant_max_memory: int | None = None
 
 
-class Stretch(NamedTuple):
-    """What a node is about to hold: a stretch of text, its ids, its cuts told from its start."""
-
-    text: str
-    ids: bytes
-    cuts: Cuts
-
-
 class Node:
     """A stretch of text, the cuts in it, and the ids from the last cut before it to its own last cut.
 
-    Ends and counts of the cuts are told from the start of the node. A node without a cut has no ids. ``key`` is its name
-    among its parent's children, its first character; a root's is the context that it stands for.
+    Attributes:
+        start: characters before it on the path from the root. Its cuts are told from there as well.
+        text: what it holds of the text.
+        ids: uint32 ids; none when it has no cut.
+        cuts: the cuts that end in it.
+        text_bytes: the text's length in UTF-8.
+        key: its name among its siblings, the text's first character; a root's is the context it stands for.
     """
 
-    __slots__ = ("children", "cuts", "ids", "key", "parent", "size", "tenant", "text", "text_bytes")
+    __slots__ = ("children", "cuts", "ids", "key", "parent", "size", "start", "tenant", "text", "text_bytes")
 
-    def __init__(self, parent: Node | None, key: Hashable, tenant: str, stretch: Stretch) -> None:
+    def __init__(self, parent: Node | None, key: Hashable, tenant: str, start: int) -> None:
         self.parent = parent
         self.key = key
         self.tenant = tenant
         self.children: dict[Hashable, Node] = {}
-        self.hold(stretch)
-        self.size = self.weight()
+        self.hold(start, "", b"", Cuts())
+        self.size = 0
 
-    def hold(self, stretch: Stretch) -> None:
+    @property
+    def end(self) -> int:
+        """Characters up to its end on the path from the root."""
+        return self.start + len(self.text)
+
+    def hold(self, start: int, text: str, ids: bytes, cuts: Cuts) -> None:
         """Replace what the node holds."""
-        self.text, self.ids, self.cuts = stretch
-        self.text_bytes = utf8_length(stretch.text)
+        self.start, self.text, self.ids, self.cuts = start, text, ids, cuts
+        self.text_bytes = utf8_length(text)
 
     def weight(self) -> int:
         """Bytes of memory it takes."""
         return sys.getsizeof(self.text) + sys.getsizeof(self.ids) + sys.getsizeof(self.cuts.packed) + NODE_OVERHEAD
 
 
+class Walk(NamedTuple):
+    """How far a text follows the tree: the nodes from the root on, the characters shared, the tree's age then."""
+
+    path: list[Node]
+    shared: int
+    age: int
+
+
 class Match(NamedTuple):
     """The longest cached beginning of a text: its deepest cut, the ids up to it in chunks, its length in UTF-8."""
 
-    cut: Cut
-    chunks: list[bytes]
-    text_bytes: int
+    cut: Cut = START
+    chunks: Sequence[bytes] = ()
+    text_bytes: int = 0
+    walk: Walk | None = None
 
 
-NO_MATCH = Match(START, [], 0)
+NO_MATCH = Match()
 
 
 class PrefixTrie:
@@ -85,6 +98,7 @@ class PrefixTrie:
     def __init__(self, config: L1Config) -> None:
         self.config = config
         self.evictions = 0
+        self._age = 0
         self._roots: dict[Hashable, Node] = {}
         self._ledger: Ledger[Node] = self._new_ledger()
         self._edge = max(256, min(EDGE, config.max_memory >> 6))
@@ -97,49 +111,48 @@ class PrefixTrie:
     def __len__(self) -> int:
         return self._ledger.entries
 
-    def match(self, context: Hashable, text: str) -> Match:
+    def match(self, context: Context, text: str) -> Match:
         """The longest cached beginning of the text that ends at a cut, now the most recently used."""
         root = self._roots.get(context)
         if root is None:
             return NO_MATCH
-        path, start, shared = _walk(root, text)
-        self._touch(path)
-        while path:
-            node = path.pop()
-            if inside := node.cuts.through(shared):
-                return _match(path, node, node.cuts[inside - 1], start)
-            if path:
-                shared = len(path[-1].text)
-                start -= shared
-        return NO_MATCH
+        walk = self._walk(root, text)
+        for depth in range(len(walk.path) - 1, 0, -1):
+            cuts = walk.path[depth].cuts
+            if inside := cuts.through(walk.shared):
+                return _matched(walk, depth, cuts[inside - 1])
+        return Match(walk=walk)
 
-    def store(self, context: Hashable, tenant: str, text: str, ids: bytes, cuts: Cuts) -> None:
+    def store(self, context: Context, text: str, ids: bytes, cuts: Cuts, match: Match = NO_MATCH) -> None:
         """Keep the text up to its last cut, sharing what is there.
 
         Args:
-            context: whose texts share a tree: the same tokenizer, flags and tenant.
-            tenant: who pays for it.
+            context: whose texts share a tree.
             text: the whole text.
             ids: its uint32 ids, at least up to the last cut.
             cuts: in order; those in text that is there already are not needed.
+            match: what ``match`` said of the text, to spare another walk when nothing has changed since.
         """
         if not len(cuts):
             return
-        root = self._roots.get(context) or self._plant(context, tenant)
-        if root is None:
-            return
-        path, start, shared = _walk(root, text)
-        self._touch(path)
-        if start + shared < cuts[-1].end and (shared == len(path[-1].text) or self._split(path, shared)):
-            self._grow(path, start + shared, text, ids, cuts)
-            self._touch(path)
+        walk = match.walk
+        if walk is None or walk.age != self._age:
+            root = self._roots.get(context) or self._plant(context)
+            if root is None:
+                return
+            walk = self._walk(root, text)
+        path, shared, _ = walk
+        if shared < cuts[-1].end and (shared == path[-1].end or self._split(path, shared)):
+            self._grow(path, shared, text, ids, cuts)
+            self._ledger.touch(reversed(path))
 
     def clear(self) -> None:
         """Forget everything."""
-        for node in self._nodes():
+        for node in list(self._nodes()):
             node.parent = None
         self._roots.clear()
         self._ledger = self._new_ledger()
+        self._age += 1
 
     def check_integrity(self) -> None:
         """Raise RuntimeError unless the tree is one, its nodes agree with themselves, and the ledger with them."""
@@ -147,8 +160,8 @@ class PrefixTrie:
         nodes = list(self._nodes())
         if len(nodes) != len(self) or sum(node.size for node in nodes) != self.memory:
             raise RuntimeError(f"the tree has {len(nodes)} nodes and the ledger {len(self)}")
-        for node in nodes:
-            _check_node(node)
+        for root in self._roots.values():
+            _check_node(root, 0)
 
     def _new_ledger(self) -> Ledger[Node]:
         return Ledger(self.config.max_memory, tenant_max_memory=self.config.tenant_max_memory)
@@ -160,13 +173,23 @@ class PrefixTrie:
             waiting.extend(node.children.values())
             yield node
 
-    def _touch(self, path: Sequence[Node]) -> None:
-        for node in reversed(path):
-            self._ledger.touch(node)
+    def _walk(self, root: Node, text: str) -> Walk:
+        """Follow the text from the root and touch what it follows."""
+        path, shared, node = [root], 0, root
+        while (child := node.children.get(text[shared : shared + 1])) is not None:
+            path.append(child)
+            if not text.startswith(child.text, shared):
+                shared += _shared_length(child.text, text, shared)
+                break
+            shared += len(child.text)
+            node = child
+        self._ledger.touch(reversed(path))
+        return Walk(path, shared, self._age)
 
-    def _plant(self, context: Hashable, tenant: str) -> Node | None:
-        root = Node(None, context, tenant, Stretch("", b"", Cuts()))
-        if not self._make_room(tenant, root.size, ()):
+    def _plant(self, context: Context) -> Node | None:
+        root = Node(None, context, context[1], 0)
+        root.size = root.weight()
+        if not self._make_room(root.tenant, root.size, ()):
             return None
         self._roots[context] = root
         self._ledger.add(root)
@@ -176,69 +199,63 @@ class PrefixTrie:
         """Divide the path's last node after ``shared`` characters; the path then ends with the upper half."""
         lower = path[-1]
         inside = lower.cuts.through(shared)
-        count = lower.cuts[inside - 1].ids_before if inside else 0
-        head = Stretch(lower.text[:shared], lower.ids[: 4 * count], lower.cuts.part(0, inside))
-        tail = lower.cuts.part(inside, None, end=-shared, count=-count)
-        upper = Node(lower.parent, lower.key, lower.tenant, head)
+        bytes_above = (
+            4 * (lower.cuts[inside - 1].ids_before - lower.cuts[-1].ids_before) + len(lower.ids) if inside else 0
+        )
+        upper = Node(lower.parent, lower.key, lower.tenant, lower.start)
+        upper.hold(lower.start, lower.text[: shared - lower.start], lower.ids[:bytes_above], lower.cuts.part(0, inside))
+        upper.size = upper.weight()
         if not self._make_room(lower.tenant, upper.size, path):
             return False
-        self._siblings(upper)[upper.key] = upper
-        lower.hold(Stretch(lower.text[shared:], lower.ids[4 * count :], tail))
+        self._siblings(upper)[upper.key] = path[-1] = upper
+        lower.hold(shared, lower.text[len(upper.text) :], lower.ids[bytes_above:], lower.cuts.part(inside))
         lower.parent, lower.key = upper, lower.text[0]
         upper.children[lower.key] = lower
         self._ledger.resize(lower, lower.weight())
         self._ledger.add(upper)
-        path[-1] = upper
+        self._age += 1
         return True
 
     def _grow(self, path: list[Node], position: int, text: str, ids: bytes, cuts: Cuts) -> None:
         """Append the text from ``position`` to its last cut to the path, node by node, as far as there is room."""
-        allowance = self._ledger.largest_item
-        count = sum(len(node.ids) for node in path) >> 2
+        known = sum(len(node.ids) for node in path)
         first, end = cuts.through(position), cuts[-1].end
+        allowance = self._ledger.largest_item
         while position < end and allowance > 0:
             leaf = path[-1]
-            room = 0 if leaf.children or leaf.parent is None else self._edge - len(leaf.text)
-            stop = min(end, position + (room if room > 0 else self._edge))
+            if leaf.children or leaf.parent is None or len(leaf.text) >= self._edge:
+                leaf = Node(leaf, text[position], leaf.tenant, position)
+            stop = min(end, position + self._edge - len(leaf.text))
             last = cuts.through(stop)
-            reached = cuts[last - 1].ids_before if last > first else count
-            stretch = Stretch(
-                text[position:stop],
-                ids[4 * count : 4 * reached],
-                cuts.part(first, last, end=-position, count=-count),
-            )
-            weight = self._extend(path, stretch) if room > 0 else self._branch(path, stretch)
-            if not weight:
+            reached = 4 * cuts[last - 1].ids_before if last > first else known
+            added = self._extend(path, leaf, text[position:stop], ids[known:reached], cuts.part(first, last))
+            if not added:
                 return
-            allowance -= weight
-            position, first, count = stop, last, reached
+            allowance -= added
+            position, first, known = stop, last, reached
 
-    def _extend(self, path: list[Node], more: Stretch) -> int:
-        """Lengthen the leaf that the path ends with; returns the bytes it took, 0 when there is no room."""
-        leaf = path[-1]
-        before = Stretch(leaf.text, leaf.ids, leaf.cuts)
-        further = more.cuts.part(0, None, end=len(leaf.text), count=len(leaf.ids) >> 2)
-        leaf.hold(Stretch(leaf.text + more.text, leaf.ids + more.ids, Cuts(leaf.cuts.packed + further.packed)))
-        extra = leaf.weight() - leaf.size
-        if not self._make_room(leaf.tenant, extra, path):
-            leaf.hold(before)
+    def _extend(self, path: list[Node], leaf: Node, text: str, ids: bytes, cuts: Cuts) -> int:
+        """Lengthen the path's last node, or put a new one behind it; returns the bytes it took, 0 for no room."""
+        is_new, before = leaf is not path[-1], (leaf.start, leaf.text, leaf.ids, leaf.cuts)
+        leaf.hold(leaf.start, leaf.text + text, leaf.ids + ids, leaf.cuts + cuts)
+        added = leaf.weight() - (0 if is_new else leaf.size)
+        if not self._make_room(leaf.tenant, added, path):
+            leaf.hold(*before)
             return 0
-        self._ledger.resize(leaf, leaf.size + extra)
-        return extra
-
-    def _branch(self, path: list[Node], more: Stretch) -> int:
-        """Put a new leaf at the end of the path; returns the bytes it took, 0 when there is no room."""
-        parent = path[-1]
-        leaf = Node(parent, more.text[0], parent.tenant, more)
-        if not self._make_room(leaf.tenant, leaf.size, path):
-            return 0
-        parent.children[leaf.key] = leaf
-        self._ledger.add(leaf)
-        path.append(leaf)
-        return leaf.size
+        if is_new:
+            leaf.size = added
+            path[-1].children[leaf.key] = leaf
+            path.append(leaf)
+            self._ledger.add(leaf)
+        else:
+            self._ledger.resize(leaf, leaf.size + added)
+        self._age += 1
+        return added
 
     def _make_room(self, tenant: str, size: int, path: Sequence[Node]) -> bool:
         """Evict what was least recently used until ``size`` more bytes fit; False when only the path is left."""
+        if self._ledger.fits(tenant, size):
+            return True
         if not self._ledger.admits(size):
             return False
         while (victim := self._ledger.victim(tenant, size)) is not None:
@@ -251,26 +268,18 @@ class PrefixTrie:
         del self._siblings(leaf)[leaf.key]
         self._ledger.remove(leaf)
         self.evictions += 1
+        self._age += 1
 
     def _siblings(self, node: Node) -> dict[Hashable, Node]:
         return self._roots if node.parent is None else node.parent.children
 
 
-def _walk(root: Node, text: str) -> tuple[list[Node], int, int]:
-    """The path of nodes that the text follows, where the last of them starts, and how much of it the text shares."""
-    path, start, node = [root], 0, root
-    while (child := node.children.get(text[start + len(node.text) : start + len(node.text) + 1])) is not None:
-        start += len(node.text)
-        path.append(child)
-        if not text.startswith(child.text, start):
-            return path, start, _shared_length(child.text, text, start)
-        node = child
-    return path, start, len(node.text)
-
-
 def _shared_length(stretch: str, text: str, start: int) -> int:
-    """How many characters ``stretch`` and ``text[start:]`` have in common, by halving."""
-    same, bound = 0, min(len(stretch), len(text) - start)
+    """How many characters ``stretch`` and ``text[start:]`` have in common: by leaps, then by halving."""
+    same, leap, bound = 0, 16, min(len(stretch), len(text) - start)
+    while same + leap < bound and stretch[same : same + leap] == text[start + same : start + same + leap]:
+        same, leap = same + leap, 4 * leap
+    bound = min(bound, same + leap)
     while same < bound:
         middle = (same + bound + 1) >> 1
         if stretch[same:middle] == text[start + same : start + middle]:
@@ -280,22 +289,32 @@ def _shared_length(stretch: str, text: str, start: int) -> int:
     return same
 
 
-def _match(ancestors: Sequence[Node], node: Node, cut: Cut, start: int) -> Match:
-    chunks = [ancestor.ids for ancestor in ancestors if ancestor.ids]
-    count = sum(map(len, chunks)) >> 2
-    chunks.append(node.ids[: 4 * cut.ids_before])
-    text_bytes = sum(ancestor.text_bytes for ancestor in ancestors) + utf8_length(node.text[: cut.end])
-    return Match(Cut(start + cut.end, cut.overlap, cut.token, count + cut.ids_before), chunks, text_bytes)
+def _matched(walk: Walk, depth: int, cut: Cut) -> Match:
+    """The match that ends at a cut in the path's node at ``depth``."""
+    node = walk.path[depth]
+    above = walk.path[:depth]
+    chunks = [ancestor.ids for ancestor in above]
+    rest = node.cuts[-1].ids_before - cut.ids_before
+    chunks.append(node.ids[: len(node.ids) - 4 * rest] if rest else node.ids)
+    text_bytes = utf8_length(node.text[: cut.end - node.start])
+    for ancestor in above:
+        text_bytes += ancestor.text_bytes
+    return Match(cut, chunks, text_bytes, walk)
 
 
-def _check_node(node: Node) -> None:
-    if node.size != node.weight():
-        raise RuntimeError(f"a node says {node.size} bytes and weighs {node.weight()}")
-    ends = [cut.end for cut in node.cuts]
-    if ends != sorted(set(ends)) or (ends and not 0 < ends[-1] <= len(node.text)):
-        raise RuntimeError(f"a node of {len(node.text)} characters has cuts at {ends}")
-    if len(node.ids) != 4 * (node.cuts[-1].ids_before if ends else 0):
-        raise RuntimeError(f"a node holds {len(node.ids) // 4} ids and its cuts say otherwise")
-    for key, child in node.children.items():
-        if child.key != key or child.text[:1] != key or child.parent is not node:
-            raise RuntimeError(f"the child {key!r} is out of place")
+def _check_node(root: Node, ids_before: int) -> None:
+    waiting = [(root, ids_before)]
+    while waiting:
+        node, known = waiting.pop()
+        if node.size != node.weight():
+            raise RuntimeError(f"a node says {node.size} bytes and weighs {node.weight()}")
+        ends = [cut.end for cut in node.cuts]
+        if ends != sorted(set(ends)) or (ends and not node.start < ends[0] <= ends[-1] <= node.end):
+            raise RuntimeError(f"a node of the characters {node.start} to {node.end} has cuts at {ends}")
+        reached = node.cuts[-1].ids_before if ends else known
+        if len(node.ids) != 4 * (reached - known):
+            raise RuntimeError(f"a node holds {len(node.ids) // 4} ids and its cuts say {reached - known}")
+        for key, child in node.children.items():
+            if (child.key, child.text[:1], child.parent, child.start) != (key, key, node, node.end):
+                raise RuntimeError(f"the child {key!r} is out of place")
+            waiting.append((child, reached))

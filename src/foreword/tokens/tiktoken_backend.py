@@ -14,7 +14,7 @@ from tiktoken.load import load_tiktoken_bpe
 
 from foreword.errors import SpecialTokenNotAllowed, TokenizerError, TokenizerNotFound
 from foreword.tokens.boundaries import AddedToken, Boundaries, is_overlap_free
-from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity
+from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity, is_refusal, refusal
 from foreword.tokens.tokenizer_json import PATTERNS
 
 _BLOBS = "https://openaipublic.blob.core.windows.net/"
@@ -124,14 +124,18 @@ class TiktokenTokenizer:
     def encode_core(self, texts: Sequence[str]) -> list[bytes]:
         """The uint32 ids of each text; the disallowed set is not looked at."""
         try:
-            return [
-                self._encoding.encode_to_numpy(text, allowed_special=self._allowed, disallowed_special=()).tobytes()
-                for text in texts
-            ]
+            return [self._encode(text) for text in texts]
         except BaseException as error:
-            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-                raise TokenizerError(f"tiktoken refuses this text: {error}.", hint="Send less text.") from error
+            if is_refusal(error):
+                raise refusal("tiktoken", texts, error) from error
             raise
+
+    def _encode(self, text: str) -> bytes:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as tiktoken's own encode does
+        return self._encoding.encode_to_numpy(text, allowed_special=self._allowed, disallowed_special=()).tobytes()
 
     def assemble(self, core: bytes, *, add_special_tokens: bool) -> bytes:  # noqa: ARG002 - there is no template
         """The core ids: nothing surrounds them."""

@@ -344,7 +344,7 @@ class CachedTokenizer:
         if self._prefix is not None and self.tokenizer.boundaries.certified:
             (self._hits if layer else self._misses)["l1"] += 1
             self._reused["l1"] += match.text_bytes
-            self._prefix.store((view, tenant), tenant, text, core, cuts)
+            self._prefix.store((view, tenant), text, core, cuts, match)
         entry = self._exact.put(text, context, tenant, key, ids) if self._exact is not None else None
         return Encoded(ids, cached, layer, entry)
 
@@ -359,7 +359,7 @@ def encode_after(tokenizer: CacheableTokenizer, text: str, match: Match) -> tupl
     cuts = tokenizer.boundaries.cuts(text, cut.resume)
     encoded = tokenizer.encode_core(pieces(text, cut.resume, cuts))
     if cut.token == PLAIN:
-        return match, b"".join(chunks + encoded), count_ids(cuts, encoded, cut.ids_before)
+        return match, b"".join([*chunks, *encoded]), count_ids(cuts, encoded, cut.ids_before)
     first = encoded[0]
     if first[:4] != chunks[-1][-4:]:
         return encode_after(tokenizer, text, NO_MATCH)

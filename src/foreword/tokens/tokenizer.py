@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal, Protocol, overload
 
+from foreword.errors import TokenizerError
 from foreword.tokens.boundaries import Boundaries
 
 SpecialTokens = Literal["all"] | AbstractSet[str]
@@ -132,3 +133,15 @@ class CacheableTokenizer(Tokenizer, Protocol):
         self, allowed: SpecialTokens | None = None, disallowed: SpecialTokens | None = None
     ) -> CacheableTokenizer:
         """The same tokenizer with other special tokens recognized or refused; raises TokenizerError if it cannot."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a library failed on its input: with an exception, or a panic of its Rust part, which is no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def refusal(library: str, texts: Sequence[str], error: BaseException) -> TokenizerError:
+    """The error for texts that a tokenizer library fails on."""
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        return TokenizerError("The text has a lone surrogate, which is no character.", hint="Send well-formed Unicode.")
+    return TokenizerError(f"{library} fails on this text: {error}.", hint="Send less text, or text of another kind.")

@@ -16,7 +16,7 @@ from foreword.tokens.boundaries import (
     O200K_PAIRS,
     AddedToken,
     Boundaries,
-    passes_overlap,
+    needs_two_scans,
 )
 
 _NORMALIZERS = frozenset({
@@ -98,6 +98,8 @@ class Frame:
 
     def apply(self, core: bytes, *, add_special_tokens: bool) -> bytes:
         """The final ids of a whole text."""
+        if not add_special_tokens and self.truncation is None and self.padding is None:
+            return core
         before, after = (self.before, self.after) if add_special_tokens else (b"", b"")
         if self.truncation is not None:
             core = self._truncated(core, self.truncation["max_length"] - ((len(before) + len(after)) >> 2))
@@ -141,7 +143,7 @@ def certify(definition: Definition, *, encode_special_tokens: bool) -> tuple[Bou
     raw = [token for token in tokens if not token.normalized]
     late = [token for token in tokens if token.normalized]
     identity = not _steps(definition.normalizer, "normalizers")
-    one_scan = identity and not passes_overlap([t.content for t in raw], [t.content for t in late])
+    one_scan = identity and not needs_two_scans([t.content for t in raw], [t.content for t in late])
     scanned = tokens if one_scan else raw
     anchors = [t for t in scanned if not t.single_word and not (t.special and encode_special_tokens)]
     pairs = _safe_pairs(definition)
