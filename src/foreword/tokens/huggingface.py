@@ -13,6 +13,7 @@ import fastokens
 import msgspec
 import structlog
 import tokenizers
+from tokenizers.pre_tokenizers import ByteLevel
 
 from foreword.errors import TokenizerError
 from foreword.tokens.boundaries import Boundaries
@@ -158,17 +159,24 @@ class HuggingFaceTokenizer:
 
     def _check_frame(self) -> None:
         """Switch the prefix cache off unless putting ids together gives the reference's on a few texts."""
-        if not self.boundaries.certified:
-            return
-        for text, flag in itertools.product((*_PROBES, _PROBES[2] * 40), (False, True)):
-            core = _encode(self._plain, [text])[0]
-            if self.assemble(core, add_special_tokens=flag) != self.encode(text, add_special_tokens=flag).buffer:
-                self.boundaries = Boundaries(reason="its template, truncation or padding is not understood")
-                return
+        if self.boundaries.certified and not self._frame_agrees():
+            self.boundaries = Boundaries(reason="its template, truncation or padding is not understood")
+
+    def _frame_agrees(self) -> bool:
+        texts = [*_PROBES, _PROBES[2] * 40]
+        try:
+            cores = _encode(self._plain, texts)
+            return all(
+                self.assemble(core, add_special_tokens=flag) == self.encode(text, add_special_tokens=flag).buffer
+                for text, core in zip(texts, cores, strict=True)
+                for flag in (False, True)
+            )
+        except TokenizerError:
+            return False
 
     def _load_fast(self, definition: str) -> fastokens.Tokenizer | None:
         """The second encoder, if it loads this definition and agrees with the reference on the probes."""
-        if not self.boundaries.certified or not self.boundaries.one_scan:
+        if not (self.boundaries.certified and self.boundaries.one_scan and self._encodes_every_byte()):
             return None
         probes = [*_PROBES, *self._vocabulary_probes()]
         try:
@@ -181,6 +189,12 @@ class HuggingFaceTokenizer:
             log.debug("tokenizer.encoder_refused", tokenizer=self.identity.name, error=str(error))
             return None
         return fast if agree else None
+
+    def _encodes_every_byte(self) -> bool:
+        """Whether no character can be missing from the vocabulary: that is where the encoders differ."""
+        known = self._reference.token_to_id
+        byte_level = all(known(letter) is not None for letter in ByteLevel.alphabet())
+        return byte_level or all(known(f"<0x{byte:02X}>") is not None for byte in range(256))
 
     def _vocabulary_probes(self) -> list[str]:
         """Strings that an encoder may take for more than text: added tokens between words, vocabulary entries as text."""
