@@ -50,7 +50,7 @@ def command(config: Config) -> None:
     server = AnnouncingServer(create_app(config, assembly.registry, workers))
     server.run(sockets=[listener])
     if not server.started:
-        sys.exit(1)
+        sys.exit(2)
 
 
 def bind(config: Config) -> socket.socket:
