@@ -75,7 +75,7 @@ def test_an_unreachable_registry_leaves_tests_out_loudly(tmp_path: Path) -> None
         """),
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "pytest", "-p", "offline", "-n", "2", str(tmp_path), "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "offline", "-n", "1", str(tmp_path), "--rootdir", str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         command,

@@ -352,13 +352,8 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     }
 )  # fmt: skip
 
-SAMPLING: Final[Mapping[str, Recipe]] = MappingProxyType(
-    {
-        "dropout": Recipe(pre_tokenizer=byte_level(), patch={"dropout": 0.3}),
-        "unigram-alpha": Recipe("Unigram", pre_tokenizer=metaspace("always"), patch={"alpha": 0.5, "nbest_size": 8}),
-    }
-)  # fmt: skip
-"""Tokenizers that answer differently each time: nothing of theirs may be cached."""
+DROPOUT: Final = Recipe(pre_tokenizer=byte_level(), patch={"dropout": 0.3})
+"""A tokenizer that answers differently each time: nothing of its may be cached."""
 
 # --- random recipes ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -31,12 +31,14 @@ class Reference:
         path: what ``load_tokenizer`` is given for the same tokenizer.
         encode: the library's own answer.
         added_tokens: contents of its added and special tokens.
+        options: what else ``load_tokenizer`` is given: what a rank file does not say.
     """
 
     name: str
     path: Path
     encode: Encode
     added_tokens: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_reference(path: Path, name: str = "") -> Reference:
@@ -97,7 +99,8 @@ def _tiktoken(file: Path, name: str) -> Reference:
         del add_special_tokens  # tiktoken adds none
         return encoding.encode(text, allowed_special="all")
 
-    return Reference(name, file, encode, tuple(known.special_tokens))
+    options = {"pattern": known.pattern, "special_tokens": known.special_tokens}
+    return Reference(name, file, encode, tuple(known.special_tokens), options)
 
 
 def _tekken(file: Path, name: str) -> Reference:
