@@ -25,7 +25,7 @@ test: setup ## the whole fast suite
 	$(BIN)/pytest -n 2 -m "not slow and not engine"
 
 test-slow: setup ## the full exactness matrix and the soak tests
-	$(BIN)/pytest -m "slow and not engine"
+	$(BIN)/pytest -n 2 -m "slow and not engine"
 
 test-engine: setup ## against real vLLM workers, which it installs and starts
 	$(BIN)/pytest -m engine
