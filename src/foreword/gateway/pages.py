@@ -112,7 +112,7 @@ _PAGE = """<!doctype html>
   h2 {{ margin-top: 2.25rem; font-size: 1.1rem; }}
   .state {{ margin-top: .25rem; opacity: .75; }}
   code, pre {{ font: .9em ui-monospace, monospace; }}
-  pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #8886; border-radius: 6px; }}
+  pre {{ overflow-x: auto; white-space: pre-wrap; padding: 1rem; border: 1px solid #8886; border-radius: 6px; }}
   table {{ border-collapse: collapse; width: 100%; }}
   td {{ padding: .3rem .75rem .3rem 0; border-bottom: 1px solid #8884; vertical-align: top; }}
 </style>
