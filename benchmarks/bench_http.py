@@ -94,7 +94,20 @@ def servers() -> Iterator[tuple[Server, Server]]:
     foreword = [str(Path(sys.executable).with_name("foreword")), "serve"]
     with (
         _running([*foreword, *caches, "--port", str(ours)], ours),
-        _running([smg, "launch", *caches, "--host", "127.0.0.1", "--port", str(peer)], peer),
+        _running(
+            [
+                smg,
+                "launch",
+                *caches,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(peer),
+                "--prometheus-port",
+                str(_free_port()),
+            ],
+            peer,
+        ),
     ):
         with urllib.request.urlopen(f"http://127.0.0.1:{ours}/v1/tokenizers") as answer:
             name = json.load(answer)["tokenizers"][0]["name"]
