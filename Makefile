@@ -54,4 +54,4 @@ lock: ## compile requirements/dev.lock anew (needs uv)
 	  --custom-compile-command "make lock" requirements/peers.in -o requirements/peers.txt
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
