@@ -74,8 +74,9 @@ def install(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if subprocess.run([*pip, "--no-deps", "--index-url", TORCH_INDEX, f"{TORCH}+cpu"], check=False).returncode:
-        subprocess.run([*pip, "--no-deps", TORCH], check=True)  # where only one index is in reach
+    from_torch = [*pip, "--no-deps", "--retries", "1", "--timeout", "10", "--index-url", TORCH_INDEX, f"{TORCH}+cpu"]
+    if subprocess.run(from_torch, check=False, stderr=subprocess.DEVNULL).returncode:
+        subprocess.run([*pip, "--no-deps", TORCH], check=True)  # where that index is out of reach
     subprocess.run([*pip, "--no-deps", "-r", str(REQUIREMENTS)], check=True)
     _name_it_vllm(folder)
 
