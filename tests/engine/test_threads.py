@@ -32,3 +32,11 @@ def test_a_machine_that_becomes_free_is_noticed() -> None:
     assert not choice.split
     run(choice, 300, split=0.025, whole=0.05)
     assert choice.split
+
+
+def test_a_machine_that_becomes_busy_is_noticed_at_once() -> None:
+    """One step much slower than a whole one is known to be brings the trial forward."""
+    choice = SplitChoice()
+    run(choice, 700, split=0.025, whole=0.05)
+    assert choice.split
+    assert run(choice, 5, split=0.6, whole=0.06) == [True, False, False, False, False]

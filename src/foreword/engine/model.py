@@ -3,13 +3,12 @@
 Rows of all sequences in a step, prompt chunks and single decode tokens alike, go through every matrix together. Many
 rows are cut into tiles: a thread takes a tile from the attention of one layer to the projections of the next, so a step
 meets one barrier a layer (the keys and values of all rows must be written before any row attends). Few rows are one
-tile, and the threads share out its products with the large matrices instead.
+tile, and BLAS may split its products over the cores instead (see ``threads``).
 """
 
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -20,16 +19,11 @@ import numpy as np
 from foreword.engine.kernels import attend, linear, rms_norm, rotate, silu_times
 from foreword.engine.kv_cache import KVCache, Slots
 from foreword.engine.rope import rotation_tables
-from foreword.engine.threads import ComputeThreads, SplitChoice
+from foreword.engine.threads import ComputeThreads
 from foreword.engine.tiles import TILE_ROWS, Chunk, Plan, Segment, final_segments, plan, segments
 from foreword.engine.weights import Array, Weights
 
 __all__ = ["Chunk", "LlamaModel"]
-
-_SHARED_WEIGHTS = 600_000
-"""Sharing a few rows' product with a matrix over the threads pays above this many elements: it costs some 20 us."""
-
-Linear = Callable[[Array, Array, Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,6 @@ class _Tile:
         query: [kv heads, rows, heads per kv head, head_dim], from one layer's projection to its attention.
         slots: where the rows' keys and values go.
         cos, sin: [rows, 1, head_dim / 2].
-        linear: multiplies by a matrix, alone or with the other threads.
     """
 
     hidden: Array
@@ -50,7 +43,6 @@ class _Tile:
     cos: Array
     sin: Array
     segments: tuple[Segment, ...]
-    linear: Linear
 
 
 class _Workspace:
@@ -84,7 +76,6 @@ class LlamaModel:
         self._threads = threads
         self._group = self.config.num_heads // self.config.num_kv_heads
         self._cos, self._sin = rotation_tables(self.config.inv_freq, max_positions)
-        self._choice = SplitChoice()
         self._workspaces: queue.SimpleQueue[_Workspace] = queue.SimpleQueue()
         for _ in range(threads.count):
             self._workspaces.put(_Workspace(weights, TILE_ROWS))
@@ -93,20 +84,18 @@ class LlamaModel:
         """Compute the chunks, keep their KV, and return logits [chunks that want them, vocabulary], in order."""
         step = plan(chunks, self.kv_cache, self._threads.count)
         if len(step.tiles) > 1:
-            return self._compute(step, linear)
-        start = time.perf_counter()
-        logits = self._compute(step, self._shared_linear if self._choice.next() else linear)
-        self._choice.took(time.perf_counter() - start)
-        return logits
+            with self._threads.blas_threads(1):
+                return self._compute(step)
+        with self._threads.splitting():
+            return self._compute(step)
 
-    def _compute(self, step: Plan, multiply: Linear) -> Array:
+    def _compute(self, step: Plan) -> Array:
         hidden: Array = self.weights.embedding[step.token_ids]
-        tiles = [self._tile(step, hidden, first, last, multiply) for first, last in step.tiles]
-        with self._threads.single_threaded_blas():
-            self._for_each(tiles, partial(self._project, 0))
-            for layer in range(self.config.num_layers - 1):
-                self._for_each(tiles, partial(self._advance, layer))
-            return self._logits(self._final_tile(step, hidden, tiles, multiply))
+        tiles = [self._tile(step, hidden, first, last) for first, last in step.tiles]
+        self._for_each(tiles, partial(self._project, 0))
+        for layer in range(self.config.num_layers - 1):
+            self._for_each(tiles, partial(self._advance, layer))
+        return self._logits(self._final_tile(step, hidden, tiles))
 
     def _for_each(self, tiles: SequenceOf[_Tile], function: Callable[[_Tile, _Workspace], None]) -> None:
         def with_workspace(tile: _Tile) -> None:
@@ -120,7 +109,7 @@ class LlamaModel:
 
     # --- making tiles
 
-    def _tile(self, step: Plan, hidden: Array, first: int, last: int, multiply: Linear) -> _Tile:
+    def _tile(self, step: Plan, hidden: Array, first: int, last: int) -> _Tile:
         """Rows first..last."""
         shape = (self.config.num_kv_heads, last - first, self._group, self.config.head_dim)
         positions = step.positions[first:last]
@@ -131,10 +120,9 @@ class LlamaModel:
             cos=self._cos[positions, None],
             sin=self._sin[positions, None],
             segments=segments(step.chunks, first, last, self.kv_cache),
-            linear=multiply,
         )
 
-    def _final_tile(self, step: Plan, hidden: Array, tiles: SequenceOf[_Tile], multiply: Linear) -> _Tile:
+    def _final_tile(self, step: Plan, hidden: Array, tiles: SequenceOf[_Tile]) -> _Tile:
         """The rows whose logits are asked for: no others need the attention and feed-forward of the last layer."""
         query = np.concatenate([tile.query for tile in reversed(tiles)], axis=1)
         return _Tile(
@@ -144,7 +132,6 @@ class LlamaModel:
             cos=tiles[0].cos[:0],
             sin=tiles[0].sin[:0],
             segments=final_segments(step.chunks, self.kv_cache),
-            linear=multiply,
         )
 
     # --- one tile through one layer
@@ -159,7 +146,7 @@ class LlamaModel:
         """Queries into the tile, keys and values into the cache, both rotated to their positions."""
         config, weights, rows = self.config, self.weights.layers[layer], len(tile.hidden)
         normed = rms_norm(tile.hidden, weights.input_norm, config.rms_norm_eps, work.normed[:rows])
-        heads = tile.linear(normed, weights.qkv, work.qkv[:rows]).reshape(rows, -1, config.head_dim)
+        heads = linear(normed, weights.qkv, work.qkv[:rows]).reshape(rows, -1, config.head_dim)
         queries, keys, values = np.split(heads, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
         rotate(keys, tile.cos, tile.sin, work.rotated_keys[:rows])
         self.kv_cache.write(layer, tile.slots, work.rotated_keys[:rows], values)
@@ -180,7 +167,7 @@ class LlamaModel:
                     tile.query[heads, at], [k[:, heads] for k in keys], [v[:, heads] for v in values], work.scores
                 )
         output = self.weights.layers[layer].output
-        _add(tile.hidden, tile.linear(attention.reshape(rows, -1), output, work.projected[:rows]))
+        _add(tile.hidden, linear(attention.reshape(rows, -1), output, work.projected[:rows]))
 
     def _heads_together(self, segment: Segment) -> SequenceOf[slice]:
         """A single row attends with all heads at once; more go head by head, for the cache to hold the scores."""
@@ -192,9 +179,9 @@ class LlamaModel:
         """Add the feed-forward block's output to the residual stream."""
         weights, rows, inner = self.weights.layers[layer], len(tile.hidden), self.config.intermediate_size
         normed = rms_norm(tile.hidden, weights.post_attention_norm, self.config.rms_norm_eps, work.normed[:rows])
-        gate_up = tile.linear(normed, weights.gate_up, work.gate_up[:rows])
+        gate_up = linear(normed, weights.gate_up, work.gate_up[:rows])
         activated = silu_times(gate_up[:, :inner], gate_up[:, inner:], work.inner[:rows])
-        _add(tile.hidden, tile.linear(activated, weights.down, work.projected[:rows]))
+        _add(tile.hidden, linear(activated, weights.down, work.projected[:rows]))
 
     def _logits(self, tile: _Tile) -> Array:
         """Finish the last layer and project onto the vocabulary."""
@@ -207,35 +194,10 @@ class LlamaModel:
             self._attend(last, tile, work)
             self._feed_forward(last, tile, work)
             normed = rms_norm(tile.hidden, self.weights.norm, self.config.rms_norm_eps, work.normed[:rows])
-            tile.linear(normed, self.weights.lm_head, logits)
+            linear(normed, self.weights.lm_head, logits)
 
         self._for_each([tile], finish)
         return logits
-
-    def _shared_linear(self, x: Array, weight: Array, out: Array) -> Array:
-        """``linear``, a large matrix shared out over the threads along its longer side.
-
-        Half a matrix's inputs give part of every output, to be added up; half its outputs would do too, but numpy holds
-        the interpreter's lock through a product with few results.
-        """
-        if weight.size < _SHARED_WEIGHTS or self._threads.count == 1:
-            return linear(x, weight, out)
-        if weight.shape[0] >= weight.shape[1]:
-            shares = self._shares(weight.shape[0])
-            self._threads.run(lambda share: linear(x, weight[share], out[:, share]), shares)
-            return out
-        shares = self._shares(weight.shape[1])
-        parts = np.empty((len(shares), *out.shape), np.float32)
-        self._threads.run(
-            lambda index: linear(x[:, shares[index]], weight[:, shares[index]], parts[index]), range(len(shares))
-        )
-        np.add.reduce(parts, axis=0, out=out)
-        return out
-
-    def _shares(self, length: int) -> list[slice]:
-        """0..length in even parts, one for each thread."""
-        count = self._threads.count
-        return [slice(length * index // count, length * (index + 1) // count) for index in range(count)]
 
 
 def _add(residual: Array, x: Array) -> None:

@@ -1,16 +1,18 @@
-"""The cores at work: one pool for everything, and BLAS held to one thread while it works.
+"""Two ways of using the cores, and the switch between them.
 
-OpenBLAS's own threads wait for each other by spinning, at every product. On a machine with anything else to do, a
-decode step then takes twenty times as long as on one thread, and spinning is paid for in CPU time. Here each product
-runs on one thread, the work around it is cut into items, and whoever is free takes the next one: the caller never waits
-for a helper that has not begun. Even so, a decode step is shared out only as long as that is faster (``SplitChoice``).
+Many rows (prefill) are limited by arithmetic: they are cut into tiles, whoever is free takes the next one, and BLAS runs
+on one thread within each. The caller never waits for a helper that has not begun.
+Few rows (a decode step) are limited by reading the weights: BLAS splits each product over the cores. Its threads meet by
+spinning, which nothing else here is quick enough for, so this is done only while it pays (``SplitChoice``).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
@@ -29,32 +31,38 @@ def usable_cores() -> int:
 class SplitChoice:
     """Whether to split the products of a step over the cores, decided by trying the other way now and then.
 
-    Threads that share a product meet after it, a hundred times a step. Where another process holds one of the cores,
-    each meeting may wait for the scheduler. A trial that confirms the choice doubles the steps until the next, one that
-    overturns it starts again from the shortest interval.
+    Threads that split a product meet after it, hundreds of times a step. Where another process holds one of the cores,
+    each meeting waits for the scheduler, and a step may take twenty times as long as a whole one. A trial that confirms
+    the choice doubles the steps until the next, one that overturns it starts again from the shortest interval. A step
+    much slower than the other way's last brings the trial forward.
     """
 
     SHORTEST, LONGEST = 8, 256
+    MUCH_SLOWER = 1.5
 
     def __init__(self) -> None:
         self.split = True
         self._interval = self.SHORTEST
         self._steps = 0
-        self._seconds = 0.0
+        self._trying = False
+        self._seconds = math.inf
+        self._other_way = math.inf
 
     def next(self) -> bool:
         """Whether to split this step; ``took`` must be told how long it was."""
-        return self.split != (self._steps == self._interval)
+        return self.split != self._trying
 
     def took(self, seconds: float) -> None:
         """The step is done. The step before a trial is what the trial is compared with."""
-        if self._steps < self._interval:
+        if not self._trying:
             self._seconds, self._steps = seconds, self._steps + 1
+            self._trying = self._steps >= self._interval or seconds > self.MUCH_SLOWER * self._other_way
             return
         overturned = seconds < self._seconds
         self.split ^= overturned
+        self._other_way = self._seconds if overturned else seconds
         self._interval = self.SHORTEST if overturned else min(2 * self._interval, self.LONGEST)
-        self._steps = 0
+        self._steps, self._trying = 0, False
 
 
 class _Work(Protocol):
@@ -109,6 +117,7 @@ class ComputeThreads:
         self.count = count
         self._jobs: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._blas = ThreadpoolController().select(user_api="blas").lib_controllers
+        self._choice = SplitChoice()
         self._helpers = [
             threading.Thread(target=self._help, name=f"foreword-compute-{index}", daemon=True)
             for index in range(1, count)
@@ -131,16 +140,26 @@ class ComputeThreads:
         job.wait()
 
     @contextmanager
-    def single_threaded_blas(self) -> Iterator[None]:
-        """Hold BLAS to one thread, for the whole process, until the block ends."""
+    def splitting(self) -> Iterator[None]:
+        """For one step of few rows: let BLAS split its products, if that pays at present."""
+        start = time.perf_counter()
+        with self.blas_threads(self.count if self._choice.next() else 1):
+            yield
+        self._choice.took(time.perf_counter() - start)
+
+    @contextmanager
+    def blas_threads(self, count: int) -> Iterator[None]:
+        """Hold BLAS to ``count`` threads, for the whole process, until the block ends."""
         before = [library.num_threads for library in self._blas]
-        for library in self._blas:
-            library.set_num_threads(1)
+        self._set([count] * len(before))
         try:
             yield
         finally:
-            for library, count in zip(self._blas, before, strict=True):
-                library.set_num_threads(count)
+            self._set(before)
+
+    def _set(self, counts: Sequence[int]) -> None:
+        for library, count in zip(self._blas, counts, strict=True):
+            library.set_num_threads(count)
 
     def close(self) -> None:
         """End the helpers."""
