@@ -66,6 +66,11 @@ class Cut(NamedTuple):
         """Where the encoding of the rest starts."""
         return self.end - self.overlap
 
+    @property
+    def scan(self) -> int:
+        """Where the search for further cuts starts."""
+        return self.end if self.token != PLAIN else self.end - self.overlap
+
 
 START = Cut(0, 0, PLAIN)
 
@@ -104,6 +109,10 @@ class Cuts:
     def part(self, start: int, stop: int | None = None) -> Cuts:
         """The cuts start..stop."""
         return Cuts(self.packed[4 * start : None if stop is None else 4 * stop])
+
+    def after(self, end: int) -> Cuts:
+        """The cuts that end past ``end``."""
+        return self.part(self.through(end))
 
     def __add__(self, more: Cuts) -> Cuts:
         return Cuts(self.packed + more.packed)
@@ -187,41 +196,44 @@ class Boundaries:
         return not self.reason
 
     def cuts(self, text: str, start: int = 0) -> Cuts:
-        """All cuts after added tokens and sparse ones in plain text, from a cut's ``resume`` on; ``ids_before`` still 0.
+        """All cuts after added tokens and sparse ones in plain text, from a cut's ``scan`` on; ``ids_before`` still 0.
 
         A text with a lone surrogate has none: the encoder decides what to do about it.
         """
         found = Cuts()
         latest = gap = start
+        cut_ids, keep = self._cut_ids, found.packed.extend
         try:
-            for pattern, begin, end in self._matches(text, start):
-                if begin - latest > PLAIN_SPACING:
-                    latest = self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), begin, found, latest)
-                gap = end
-                if (token := self._cut_ids[pattern]) != PLAIN:
-                    found.packed.extend((end, end - begin, token, 0))
-                    latest = end
+            for offset, matches in self._windows(text, start):
+                for pattern, begin, end in matches:
+                    if offset + begin - latest > PLAIN_SPACING:
+                        stop = offset + begin
+                        latest = self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), stop, found, latest)
+                    gap = offset + end
+                    if (token := cut_ids[pattern]) != PLAIN:
+                        keep((gap, end - begin, token, 0))
+                        latest = gap
         except UnicodeEncodeError:
             return Cuts()
         if len(text) - latest > PLAIN_SPACING:
             self._cut_plain(text, max(gap + 1, latest + PLAIN_SPACING), len(text), found, latest)
         return found
 
-    def _matches(self, text: str, start: int) -> Iterator[tuple[int, int, int]]:
+    def _windows(self, text: str, start: int) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
         """Leftmost-longest matches from ``start`` on, window by window so that a flood of them stays small.
 
-        A match that starts before ``sure`` would be the same in the whole text; what starts later is scanned again.
+        Each window is its place in the text and the matches told from there. A match that starts in the first part of a
+        window would be the same in the whole text; what starts later is scanned again.
         """
         while self._matcher is not None and start < len(text):
             window = text[start : start + _WINDOW + self._longest]
-            sure = _WINDOW if start + len(window) < len(text) else len(window)
-            covered = sure
-            for pattern, begin, end in self._matcher.find_matches_as_indexes(window):
-                if begin >= sure:
-                    break
-                yield pattern, start + begin, start + end
-                covered = max(covered, end)
-            start += covered
+            matches = self._matcher.find_matches_as_indexes(window)
+            if start + len(window) == len(text):
+                yield start, matches
+                return
+            sure = [match for match in matches if match[1] < _WINDOW]
+            yield start, sure
+            start += max(_WINDOW, sure[-1][2]) if sure else _WINDOW
 
     def _cut_plain(self, text: str, start: int, stop: int, found: Cuts, latest: int) -> int:
         """Cut plain text at the first safe pair at or after each spacing; returns where the last cut was."""

@@ -87,7 +87,9 @@ class ExactCache:
         return None
 
     def put(self, text: str, context: Hashable, tenant: str, key: int, ids: TokenIds) -> Entry | None:
-        """Store the ids of a text that has no entry; None when it is too large to be stored."""
+        """The entry of a text with these ids, new unless it has one; None when it is too large to be stored."""
+        if (held := self.get(text, context, key)) is not None:
+            return held
         entry = Entry(text, context, tenant, key, ids)
         if entry.size > self._ledger.largest_item or self.config.max_entries < 1:
             return None

@@ -49,7 +49,10 @@ class Ledger(Generic[Item]):
     def add(self, item: Item) -> None:
         """Take on an item as the most recently used."""
         account = self._account(item.tenant)
-        self._orders.setdefault(account, OrderedDict())[item] = None
+        order = self._orders.get(account)
+        if order is None:
+            order = self._orders[account] = OrderedDict()
+        order[item] = None
         self._held[account] = self._held.get(account, 0) + item.size
         self.bytes += item.size
         self.entries += 1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from foreword.tokens.boundaries import START, Cut, Cuts
-from foreword.tokens.exact_cache import utf8_length
 from foreword.tokens.ledger import Ledger
+from foreword.tokens.trie_nodes import Node, Tail, check_tree, nodes_under, shared_length
 
 EDGE = 1 << 15  # characters of one node at most: what a split copies and an eviction loses
-NODE_OVERHEAD = 640  # the node, its dictionary of children, its place in the order of use
 
 Context = tuple[Hashable, str]  # texts share a tree when they share a tokenizer with its flags, and a tenant
 
@@ -30,58 +28,24 @@ class L1Config:
     tenant_max_memory: int | None = None
 
 
-class Node:
-    """A stretch of text, the cuts in it, and the ids from the last cut before it to its own last cut.
+class Match(NamedTuple):
+    """The longest cached beginning of a text.
 
     Attributes:
-        start: characters before it on the path from the root. Its cuts are told from there as well.
-        text: what it holds of the text.
-        ids: uint32 ids; none when it has no cut.
-        cuts: the cuts that end in it.
-        text_bytes: the text's length in UTF-8.
-        key: its name among its siblings, the text's first character; a root's is the context it stands for.
+        cut: its end.
+        chunks: the ids up to it.
+        text_bytes: its length in UTF-8.
+        node: which node the cut is in; None when nothing is known of the context.
+        path: the nodes, from the root on, that the text follows to their ends.
+        age: the tree's age then; node and path are what they were as long as it is the same.
     """
-
-    __slots__ = ("children", "cuts", "ids", "key", "parent", "size", "start", "tenant", "text", "text_bytes")
-
-    def __init__(self, parent: Node | None, key: Hashable, tenant: str, start: int) -> None:
-        self.parent = parent
-        self.key = key
-        self.tenant = tenant
-        self.children: dict[Hashable, Node] = {}
-        self.hold(start, "", b"", Cuts())
-        self.size = 0
-
-    @property
-    def end(self) -> int:
-        """Characters up to its end on the path from the root."""
-        return self.start + len(self.text)
-
-    def hold(self, start: int, text: str, ids: bytes, cuts: Cuts) -> None:
-        """Replace what the node holds."""
-        self.start, self.text, self.ids, self.cuts = start, text, ids, cuts
-        self.text_bytes = utf8_length(text)
-
-    def weight(self) -> int:
-        """Bytes of memory it takes."""
-        return sys.getsizeof(self.text) + sys.getsizeof(self.ids) + sys.getsizeof(self.cuts.packed) + NODE_OVERHEAD
-
-
-class Walk(NamedTuple):
-    """How far a text follows the tree: the nodes from the root on, the characters shared, the tree's age then."""
-
-    path: list[Node]
-    shared: int
-    age: int
-
-
-class Match(NamedTuple):
-    """The longest cached beginning of a text: its deepest cut, the ids up to it in chunks, its length in UTF-8."""
 
     cut: Cut = START
     chunks: Sequence[bytes] = ()
     text_bytes: int = 0
-    walk: Walk | None = None
+    node: Node | None = None
+    path: Sequence[Node] = ()
+    age: int = -1
 
 
 NO_MATCH = Match()
@@ -90,9 +54,12 @@ NO_MATCH = Match()
 class PrefixTrie:
     """Beginnings of texts as a radix tree: each stretch of text is held once, with its ids. A prefix is a path.
 
-    Nodes branch at any character; ids belong to the certified cuts. A touch goes from the deepest node to the root, so
-    a parent is always more recently used than its children, and the least recently used node is a leaf.
-    Not thread-safe: its owner holds the lock.
+    Nodes branch at any character; ids belong to the certified cuts. What follows a cut is first set aside as a *tail*,
+    which costs no branch, and enters the tree when a second text begins that way: most questions are asked once. Since
+    ids are reused only up to a cut, a tail found by its text up to its first cut is found whenever it is of use.
+
+    A touch goes from the deepest node to the root, so a parent is always more recently used than its children, and the
+    least recently used item is a tail, or a leaf whose tails go with it. Not thread-safe: its owner holds the lock.
     """
 
     def __init__(self, config: L1Config) -> None:
@@ -100,7 +67,7 @@ class PrefixTrie:
         self.evictions = 0
         self._age = 0
         self._roots: dict[Hashable, Node] = {}
-        self._ledger: Ledger[Node] = self._new_ledger()
+        self._ledger: Ledger[Node | Tail] = self._new_ledger()
         self._edge = max(256, min(EDGE, config.max_memory >> 6))
 
     @property
@@ -113,15 +80,25 @@ class PrefixTrie:
 
     def match(self, context: Context, text: str) -> Match:
         """The longest cached beginning of the text that ends at a cut, now the most recently used."""
-        root = self._roots.get(context)
-        if root is None:
+        node = self._roots.get(context)
+        if node is None:
             return NO_MATCH
-        walk = self._walk(root, text)
-        for depth in range(len(walk.path) - 1, 0, -1):
-            cuts = walk.path[depth].cuts
-            if inside := cuts.through(walk.shared):
-                return _matched(walk, depth, cuts[inside - 1])
-        return Match(walk=walk)
+        path = [node]
+        while (child := node.children.get(text[node.end : node.end + 1])) is not None:
+            if not text.startswith(child.text, node.end):
+                break
+            path.append(child)
+            node = child
+        if child is not None and (inside := child.cuts_shared(text)):
+            self._ledger.touch((child, *reversed(path)))
+            cut = child.cuts[inside - 1]
+            chunks = [*(above.ids for above in path), child.ids_through(cut)]
+            return Match(cut, chunks, child.bytes_through(cut.end), child, path, self._age)
+        self._ledger.touch(reversed(path))
+        while node.last is None and node.parent is not None:
+            node = node.parent
+        cut = node.last or START
+        return Match(cut, [above.ids for above in path], node.bytes_through(cut.end), node, path, self._age)
 
     def store(self, context: Context, text: str, ids: bytes, cuts: Cuts, match: Match = NO_MATCH) -> None:
         """Keep the text up to its last cut, sharing what is there.
@@ -131,60 +108,88 @@ class PrefixTrie:
             text: the whole text.
             ids: its uint32 ids, at least up to the last cut.
             cuts: in order; those in text that is there already are not needed.
-            match: what ``match`` said of the text, to spare another walk when nothing has changed since.
+            match: what ``match`` said of the text, to spare another one when nothing has changed since.
         """
         if not len(cuts):
             return
-        walk = match.walk
-        if walk is None or walk.age != self._age:
-            root = self._roots.get(context) or self._plant(context)
+        if match.age != self._age and (match := self.match(context, text)) is NO_MATCH:
+            root = self._plant(context)
             if root is None:
                 return
-            walk = self._walk(root, text)
-        path, shared, _ = walk
+            match = Match(path=(root,))
+        path = list(match.path)
+        shared = path[-1].end
+        if shared < cuts[-1].end and (child := path[-1].children.get(text[shared : shared + 1])) is not None:
+            path.append(child)
+            shared += shared_length(child.text, text, shared)
         if shared < cuts[-1].end and (shared == path[-1].end or self._split(path, shared)):
             self._grow(path, shared, text, ids, cuts)
             self._ledger.touch(reversed(path))
 
+    def set_aside(self, match: Match, text: str, ids: bytes, cuts: Cuts) -> bool:
+        """Keep what follows a match up to its last cut as a tail; False when the tree has changed since the match.
+
+        Args:
+            match: what ``match`` said of the text.
+            text: the whole text.
+            ids: the uint32 ids of what follows the match, at least up to the last cut.
+            cuts: the cuts in it, uncounted.
+        """
+        node = match.node
+        if node is None or match.age != self._age:
+            return False
+        path, end = list(match.path), match.cut.end
+        if node.end != end:
+            path = path[: path.index(node) + 1] if node in path else [*path, node]
+            if not self._split(path, end):
+                return True
+            self._ledger.touch(reversed(path))
+            node = path[-1]
+        first = cuts.packed[0]
+        tail = Tail(node, text[end:first], text[first : cuts.packed[-4]], ids, cuts)
+        if tail.key not in node.tails and self._make_room(tail.tenant, tail.size, path):
+            node.tails[tail.key] = tail
+            self._ledger.add(tail)
+        return True
+
+    @staticmethod
+    def waiting(match: Match, text: str, cuts: Cuts) -> Tail | None:
+        """The tail behind a match that the text, whose next cuts these are, begins with. Needs no lock."""
+        node, end = match.node, match.cut.end
+        if node is None or not node.tails or not cuts.packed or node.end != end:
+            return None
+        return node.tails.get(text[end : cuts.packed[0]])
+
+    def admit(self, context: Context, text: str, match: Match, tail: Tail) -> Match:
+        """Let a tail into the tree, since a second text begins with it, and match again."""
+        if tail.node.tails.get(tail.key) is tail:
+            counted = tail.counted()
+            self._drop(tail)
+            beginning = text[: match.cut.end] + tail.key + tail.text
+            self.store(context, beginning, b"".join((*match.chunks, tail.ids)), counted, match)
+        return self.match(context, text)
+
     def clear(self) -> None:
         """Forget everything."""
-        for node in list(self._nodes()):
+        for node in list(nodes_under(list(self._roots.values()))):
             node.parent = None
+            node.tails.clear()
         self._roots.clear()
         self._ledger = self._new_ledger()
         self._age += 1
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError unless the tree is one, its nodes agree with themselves, and the ledger with them."""
+        """Raise RuntimeError unless the tree is one, its items agree with themselves, and the ledger with them."""
         self._ledger.check_integrity()
-        nodes = list(self._nodes())
-        if len(nodes) != len(self) or sum(node.size for node in nodes) != self.memory:
-            raise RuntimeError(f"the tree has {len(nodes)} nodes and the ledger {len(self)}")
+        nodes = list(nodes_under(list(self._roots.values())))
+        items: list[Node | Tail] = [*nodes, *(tail for node in nodes for tail in node.tails.values())]
+        if len(items) != len(self) or sum(item.size for item in items) != self.memory:
+            raise RuntimeError(f"the tree has {len(items)} items and the ledger {len(self)}")
         for root in self._roots.values():
-            _check_node(root, 0)
+            check_tree(root)
 
-    def _new_ledger(self) -> Ledger[Node]:
+    def _new_ledger(self) -> Ledger[Node | Tail]:
         return Ledger(self.config.max_memory, tenant_max_memory=self.config.tenant_max_memory)
-
-    def _nodes(self) -> Iterator[Node]:
-        waiting = list(self._roots.values())
-        while waiting:
-            node = waiting.pop()
-            waiting.extend(node.children.values())
-            yield node
-
-    def _walk(self, root: Node, text: str) -> Walk:
-        """Follow the text from the root and touch what it follows."""
-        path, shared, node = [root], 0, root
-        while (child := node.children.get(text[shared : shared + 1])) is not None:
-            path.append(child)
-            if not text.startswith(child.text, shared):
-                shared += _shared_length(child.text, text, shared)
-                break
-            shared += len(child.text)
-            node = child
-        self._ledger.touch(reversed(path))
-        return Walk(path, shared, self._age)
 
     def _plant(self, context: Context) -> Node | None:
         root = Node(None, context, context[1], 0)
@@ -202,12 +207,13 @@ class PrefixTrie:
         bytes_above = (
             4 * (lower.cuts[inside - 1].ids_before - lower.cuts[-1].ids_before) + len(lower.ids) if inside else 0
         )
-        upper = Node(lower.parent, lower.key, lower.tenant, lower.start)
+        upper = Node(lower.parent, lower.key, lower.tenant, lower.start, lower.bytes_before)
         upper.hold(lower.start, lower.text[: shared - lower.start], lower.ids[:bytes_above], lower.cuts.part(0, inside))
         upper.size = upper.weight()
         if not self._make_room(lower.tenant, upper.size, path):
             return False
         self._siblings(upper)[upper.key] = path[-1] = upper
+        lower.bytes_before += upper.text_bytes
         lower.hold(shared, lower.text[len(upper.text) :], lower.ids[bytes_above:], lower.cuts.part(inside))
         lower.parent, lower.key = upper, lower.text[0]
         upper.children[lower.key] = lower
@@ -223,8 +229,8 @@ class PrefixTrie:
         allowance = self._ledger.largest_item
         while position < end and allowance > 0:
             leaf = path[-1]
-            if leaf.children or leaf.parent is None or len(leaf.text) >= self._edge:
-                leaf = Node(leaf, text[position], leaf.tenant, position)
+            if leaf.children or leaf.tails or leaf.parent is None or len(leaf.text) >= self._edge:
+                leaf = Node(leaf, text[position], leaf.tenant, position, leaf.bytes_before + leaf.text_bytes)
             stop = min(end, position + self._edge - len(leaf.text))
             last = cuts.through(stop)
             reached = 4 * cuts[last - 1].ids_before if last > first else known
@@ -264,57 +270,20 @@ class PrefixTrie:
             self._evict(victim)
         return True
 
-    def _evict(self, leaf: Node) -> None:
-        del self._siblings(leaf)[leaf.key]
-        self._ledger.remove(leaf)
+    def _evict(self, victim: Node | Tail) -> None:
         self.evictions += 1
+        if isinstance(victim, Tail):
+            self._drop(victim)
+            return
+        for tail in list(victim.tails.values()):
+            self._drop(tail)
+        del self._siblings(victim)[victim.key]
+        self._ledger.remove(victim)
         self._age += 1
+
+    def _drop(self, tail: Tail) -> None:
+        del tail.node.tails[tail.key]
+        self._ledger.remove(tail)
 
     def _siblings(self, node: Node) -> dict[Hashable, Node]:
         return self._roots if node.parent is None else node.parent.children
-
-
-def _shared_length(stretch: str, text: str, start: int) -> int:
-    """How many characters ``stretch`` and ``text[start:]`` have in common: by leaps, then by halving."""
-    same, leap, bound = 0, 16, min(len(stretch), len(text) - start)
-    while same + leap < bound and stretch[same : same + leap] == text[start + same : start + same + leap]:
-        same, leap = same + leap, 4 * leap
-    bound = min(bound, same + leap)
-    while same < bound:
-        middle = (same + bound + 1) >> 1
-        if stretch[same:middle] == text[start + same : start + middle]:
-            same = middle
-        else:
-            bound = middle - 1
-    return same
-
-
-def _matched(walk: Walk, depth: int, cut: Cut) -> Match:
-    """The match that ends at a cut in the path's node at ``depth``."""
-    node = walk.path[depth]
-    above = walk.path[:depth]
-    chunks = [ancestor.ids for ancestor in above]
-    rest = node.cuts[-1].ids_before - cut.ids_before
-    chunks.append(node.ids[: len(node.ids) - 4 * rest] if rest else node.ids)
-    text_bytes = utf8_length(node.text[: cut.end - node.start])
-    for ancestor in above:
-        text_bytes += ancestor.text_bytes
-    return Match(cut, chunks, text_bytes, walk)
-
-
-def _check_node(root: Node, ids_before: int) -> None:
-    waiting = [(root, ids_before)]
-    while waiting:
-        node, known = waiting.pop()
-        if node.size != node.weight():
-            raise RuntimeError(f"a node says {node.size} bytes and weighs {node.weight()}")
-        ends = [cut.end for cut in node.cuts]
-        if ends != sorted(set(ends)) or (ends and not node.start < ends[0] <= ends[-1] <= node.end):
-            raise RuntimeError(f"a node of the characters {node.start} to {node.end} has cuts at {ends}")
-        reached = node.cuts[-1].ids_before if ends else known
-        if len(node.ids) != 4 * (reached - known):
-            raise RuntimeError(f"a node holds {len(node.ids) // 4} ids and its cuts say {reached - known}")
-        for key, child in node.children.items():
-            if (child.key, child.text[:1], child.parent, child.start) != (key, key, node, node.end):
-                raise RuntimeError(f"the child {key!r} is out of place")
-            waiting.append((child, reached))

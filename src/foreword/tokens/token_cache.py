@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from foreword.tokens.prefix_trie import NO_MATCH, L1Config, Match, PrefixTrie
 from foreword.tokens.tokenizer import CacheableTokenizer, SpecialTokens, TokenIds, TokenizerIdentity
 
 MAX_CHARACTERS = 1 << 26
+SHORT = 2048  # characters that are cheaper to encode twice than to wait for, and to set aside than to branch for
 Layer = Literal["l0", "l1"]
 _Context = tuple[object, bool, str]
 
@@ -83,33 +85,59 @@ class Encoded:
         return f"Encoded({self.ids!r}, cached_tokens={self.cached_tokens}, layer={self.layer!r})"
 
 
+class _Call(NamedTuple):
+    """One input that L0 does not know, what L1 knows of it, and when that was.
+
+    Attributes:
+        text, context: the input, and all else that its ids depend on.
+        key: the fingerprint of both; None when nothing needs it.
+        match: its longest cached beginning.
+        generation: which of the tokenizer's encoders the match came from.
+    """
+
+    text: str
+    context: _Context
+    key: int | None
+    match: Match
+    generation: int
+
+
 class _Flight:
-    """An encoding under way, and what those who wait for it will get."""
+    """A long encoding under way, and what those who wait for it will get."""
 
-    __slots__ = ("context", "encoded", "error", "landed", "text")
+    __slots__ = ("call", "encoded", "error", "key", "landed")
 
-    def __init__(self, text: str, context: _Context) -> None:
-        self.text = text
-        self.context = context
+    def __init__(self, call: _Call, key: int) -> None:
+        self.call = call
+        self.key = key
         self.landed: threading.Event | None = None
         self.encoded: Encoded | None = None
         self.error: BaseException | None = None
 
 
 class _Computed(NamedTuple):
-    """The ids of a text, the match they began with, and what the prefix cache may keep of them."""
+    """The ids of a text, and what the prefix cache may keep of them.
+
+    Attributes:
+        ids: all of them.
+        core: those without template, truncation and padding.
+        match: the beginning that was known.
+        cuts: the certified cuts behind the match.
+        short: the ids behind it, if they are few and the cuts still uncounted.
+    """
 
     ids: TokenIds
-    match: Match = NO_MATCH
     core: bytes = b""
+    match: Match = NO_MATCH
     cuts: Cuts = Cuts()
+    short: bytes | None = None
 
 
 class CachedTokenizer:
     """A tokenizer behind an exact cache (L0) and a prefix cache (L1). Thread-safe.
 
     Every call returns exactly what ``tokenizer.encode`` would. Where that is not certain a level is off for this
-    tokenizer: ``tokenizer.boundaries`` says why. Concurrent calls for one text encode it once.
+    tokenizer: ``tokenizer.boundaries`` says why. Concurrent calls for one text encode what is long of it once.
     """
 
     def __init__(
@@ -123,9 +151,11 @@ class CachedTokenizer:
         self.tokenizer = tokenizer
         self.max_characters = max_characters
         self._exact = ExactCache(l0) if l0 is not None and tokenizer.boundaries.cacheable else None
-        self._prefix = PrefixTrie(l1) if l1 is not None and tokenizer.boundaries.cacheable else None
+        has_cuts = tokenizer.boundaries.cacheable and tokenizer.boundaries.certified
+        self._prefix = PrefixTrie(l1) if l1 is not None and has_cuts else None
         self._lock = threading.Lock()
         self._flights: dict[int, _Flight] = {}
+        self._generation = tokenizer.encoder_fallbacks
         self._hits = {"l0": 0, "l1": 0}
         self._misses = {"l0": 0, "l1": 0}
         self._reused = {"l0": 0, "l1": 0}
@@ -200,12 +230,18 @@ class CachedTokenizer:
         if allowed_special is not None or disallowed_special is not None:
             tokenizer = tokenizer.with_special_tokens(allowed_special, disallowed_special)
         context = (tokenizer.key, add_special_tokens, tenant)
-        key = fingerprint(text, context)
+        key = fingerprint(text, context) if self._exact is not None else None
+        flight = None
         with self._lock:
-            if (entry := self._lookup(text, context, key)) is not None:
+            self._forget_doubtful()
+            if key is not None and (entry := self._lookup(text, context, key)) is not None:
                 return Encoded(entry.ids, len(entry.ids), "l0", entry)
-            flight, leads = self._board(text, context, key)
-        return self._lead(flight, key, tokenizer) if leads else self._follow(flight)
+            call = _Call(text, context, key, self._match(text, context), self._generation)
+            if len(text) - call.match.cut.end > SHORT:
+                flight, leads = self._board(call)
+        if flight is None:
+            return self._encode(call, tokenizer)
+        return self._lead(flight, tokenizer) if leads else self._follow(flight)
 
     def keep_rendered(self, encoded: Encoded, rendered: bytes) -> bool:
         """Keep a ready answer beside the ids of a call, counted in L0's budget; False when there is no room for it.
@@ -241,6 +277,12 @@ class CachedTokenizer:
                 if level is not None:
                     level.check_integrity()
 
+    def _forget_doubtful(self) -> None:
+        """Forget everything once an encoder has been given up: any ids may be its."""
+        if self._generation != self.tokenizer.encoder_fallbacks:
+            self._generation = self.tokenizer.encoder_fallbacks
+            self._forget()
+
     def _forget(self) -> None:
         for level in (self._exact, self._prefix):
             if level is not None:
@@ -264,14 +306,20 @@ class CachedTokenizer:
         self._cached_tokens += len(entry.ids)
         return entry
 
-    def _board(self, text: str, context: _Context, key: int) -> tuple[_Flight, bool]:
+    def _match(self, text: str, context: _Context) -> Match:
+        if self._prefix is None:
+            return NO_MATCH
+        return self._prefix.match((context[0], context[2]), text)
+
+    def _board(self, call: _Call) -> tuple[_Flight, bool]:
         """The encoding of this text that is under way, or a new one to be led."""
+        key = fingerprint(call.text, call.context) if call.key is None else call.key
         flight = self._flights.get(key)
-        if flight is not None and flight.context == context and flight.text == text:
+        if flight is not None and flight.call.context == call.context and flight.call.text == call.text:
             flight.landed = flight.landed or threading.Event()
             self._shared += 1
             return flight, False
-        flight = _Flight(text, context)
+        flight = _Flight(call, key)
         self._flights.setdefault(key, flight)
         return flight, True
 
@@ -287,9 +335,9 @@ class CachedTokenizer:
             self._cached_tokens += len(encoded.ids)
         return Encoded(encoded.ids, len(encoded.ids), encoded.layer, encoded.entry)
 
-    def _lead(self, flight: _Flight, key: int, tokenizer: CacheableTokenizer) -> Encoded:
+    def _lead(self, flight: _Flight, tokenizer: CacheableTokenizer) -> Encoded:
         try:
-            flight.encoded = self._encode(flight.text, flight.context, key, tokenizer)
+            flight.encoded = self._encode(flight.call, tokenizer)
         except BaseException as error:
             flight.error = error
             raise
@@ -297,71 +345,95 @@ class CachedTokenizer:
             return flight.encoded
         finally:
             with self._lock:
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
+                if self._flights.get(flight.key) is flight:
+                    del self._flights[flight.key]
                 if flight.landed is not None:
                     flight.landed.set()
 
-    def _encode(self, text: str, context: _Context, key: int, tokenizer: CacheableTokenizer) -> Encoded:
+    def _encode(self, call: _Call, tokenizer: CacheableTokenizer) -> Encoded:
         """Encode what no cache knows, and remember it."""
-        if len(text) > self.max_characters:
+        size = len(call.text)
+        if size > self.max_characters:
             raise InputTooLarge(
-                f"The text has {len(text)} characters; at most {self.max_characters} are tokenized.",
+                f"The text has {size} characters; at most {self.max_characters} are tokenized.",
                 hint="Send less text.",
                 limit=self.max_characters,
-                size=len(text),
+                size=size,
             )
-        tokenizer.check(text)
+        tokenizer.check(call.text)
         while True:
-            generation = tokenizer.encoder_fallbacks
-            computed = self._compute(text, context, tokenizer)
+            computed = self._compute(call, tokenizer)
             with self._lock:
-                if tokenizer.encoder_fallbacks == generation:
-                    return self._remember(text, context, key, computed)
-                self._forget()
+                self._forget_doubtful()
+                if call.generation == self._generation:
+                    return self._remember(call, computed)
+                call = call._replace(match=NO_MATCH, generation=self._generation)
 
-    def _compute(self, text: str, context: _Context, tokenizer: CacheableTokenizer) -> _Computed:
-        view, add_special_tokens, tenant = context
+    def _compute(self, call: _Call, tokenizer: CacheableTokenizer) -> _Computed:
+        text, (_, add_special_tokens, _) = call.text, call.context
         if not tokenizer.boundaries.certified:
             return _Computed(tokenizer.encode(text, add_special_tokens=add_special_tokens))
-        match, cuts = NO_MATCH, Cuts()
-        if self._prefix is None:
-            (core,) = tokenizer.encode_core([text])
-        else:
-            with self._lock:
-                match = self._prefix.match((view, tenant), text)
-            match, core, cuts = encode_after(tokenizer, text, match)
+        match, cuts = self._known(call, tokenizer)
+        match, cuts, encoded = encode_after(tokenizer, text, match, cuts)
+        core = b"".join([*match.chunks, *encoded])
         ids = TokenIds(tokenizer.assemble(core, add_special_tokens=add_special_tokens))
-        return _Computed(ids, match, core, cuts)
+        if len(encoded) == 1 and len(text) - match.cut.end <= SHORT:
+            return _Computed(ids, core, match, cuts, encoded[0])
+        return _Computed(ids, core, match, count_ids(cuts, encoded, match.cut.ids_before))
 
-    def _remember(self, text: str, context: _Context, key: int, computed: _Computed) -> Encoded:
-        view, _, tenant = context
-        ids, match, core, cuts = computed
-        layer: Layer | None = "l1" if match.chunks else None
-        cached = min(match.cut.ids_before, len(ids))
+    def _known(self, call: _Call, tokenizer: CacheableTokenizer) -> tuple[Match, Cuts]:
+        """What is cached of a text, with what was set aside of it, and the cuts in the rest."""
+        text, match = call.text, call.match
+        if self._prefix is None:
+            return match, Cuts()
+        cuts = tokenizer.boundaries.cuts(text, match.cut.scan)
+        while (tail := self._prefix.waiting(match, text, cuts)) is not None:
+            with self._lock:
+                match = self._prefix.admit((call.context[0], call.context[2]), text, match, tail)
+            cuts = cuts.after(match.cut.end)
+        return match, cuts
+
+    def _remember(self, call: _Call, computed: _Computed) -> Encoded:
+        text, context, key, *_ = call
+        ids, match = computed.ids, computed.match
+        layer: Layer | None = "l1" if match.cut.end else None
+        count = len(ids)
+        cached = min(match.cut.ids_before, count)
         self._cached_tokens += cached
-        self._uncached_tokens += len(ids) - cached
-        if self._prefix is not None and self.tokenizer.boundaries.certified:
+        self._uncached_tokens += count - cached
+        if self._prefix is not None:
             (self._hits if layer else self._misses)["l1"] += 1
             self._reused["l1"] += match.text_bytes
-            self._prefix.store((view, tenant), text, core, cuts, match)
-        entry = self._exact.put(text, context, tenant, key, ids) if self._exact is not None else None
+            if computed.cuts.packed:
+                _store(self._prefix, call, computed)
+        exact = self._exact
+        entry = exact.put(text, context, context[2], key, ids) if exact is not None and key is not None else None
         return Encoded(ids, cached, layer, entry)
 
 
-def encode_after(tokenizer: CacheableTokenizer, text: str, match: Match) -> tuple[Match, bytes, Cuts]:
-    """The core ids of a text whose beginning is known, and the certified cuts in the rest of it.
+def _store(prefix: PrefixTrie, call: _Call, computed: _Computed) -> None:
+    """Keep what is new of a text: a few words are set aside, more goes into the tree."""
+    (view, _, tenant), text, match, cuts = call.context, call.text, computed.match, computed.cuts
+    if computed.short is not None:
+        if prefix.set_aside(match, text, computed.short, cuts):
+            return
+        cuts = count_ids(cuts, [computed.short], match.cut.ids_before)
+    prefix.store((view, tenant), text, computed.core, cuts, match)
+
+
+def encode_after(
+    tokenizer: CacheableTokenizer, text: str, match: Match, cuts: Cuts
+) -> tuple[Match, Cuts, Sequence[bytes]]:
+    """The core ids of what follows a match, piece by piece between the plain ones of the cuts in it.
 
     The rest is encoded from the cut's ``resume`` on. Behind an added token that is the token itself, whose id the rest
     must start with and loses. If it does not, the match is given up (the certificate says that this cannot happen).
     """
-    chunks, cut = match.chunks, match.cut
-    cuts = tokenizer.boundaries.cuts(text, cut.resume)
+    cut = match.cut
     encoded = tokenizer.encode_core(pieces(text, cut.resume, cuts))
     if cut.token == PLAIN:
-        return match, b"".join([*chunks, *encoded]), count_ids(cuts, encoded, cut.ids_before)
+        return match, cuts, encoded
     first = encoded[0]
-    if first[:4] != chunks[-1][-4:]:
-        return encode_after(tokenizer, text, NO_MATCH)
-    core = b"".join([*chunks, first[4:], *encoded[1:]])
-    return match, core, count_ids(cuts, encoded, cut.ids_before - 1)
+    if int.from_bytes(first[:4], sys.byteorder) != cut.token:
+        return encode_after(tokenizer, text, NO_MATCH, tokenizer.boundaries.cuts(text))
+    return match, cuts, [first[4:], *encoded[1:]]
