@@ -63,10 +63,15 @@ class AnswerCache:
 
     def find(self, organisation: str, generation: int, body: bytes) -> bytes | None:
         """The answer to exactly this body, or None."""
+        answer = self.peek(organisation, generation, body)
+        self._misses += answer is None
+        return answer
+
+    def peek(self, organisation: str, generation: int, body: bytes) -> bytes | None:
+        """As ``find``, but a miss is not counted."""
         key = _key(organisation, generation, body)
         entry = self._entries.get(key)
         if entry is None or entry.body != body:
-            self._misses += 1
             return None
         self._hits += 1
         self._reused_texts += entry.reuse.texts

@@ -17,6 +17,7 @@ from foreword.gateway.completions import CompletionsEndpoint
 from foreword.gateway.errors import Interrupted
 from foreword.gateway.exchange import Exchange, Message, Receive, Send
 from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.immediate import Immediate
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.metrics import Metrics, Sample
 from foreword.gateway.middleware import Authenticate, Dispatch, Limit, Observe
@@ -46,11 +47,13 @@ class Gateway:
             max_queued=config.max_queued_requests,
         )
         self._answers = _answer_cache(config)
+        self._tokenize = TokenizeEndpoints(tokenizers, self._answers, config)
         self._distinct = DistinctFingerprints(time.monotonic)
         self._tasks: list[asyncio.Task[None]] = []
         self.router = Router(self._routes())
         keys = ApiKeys.load(config.api_keys) if config.api_keys is not None else None
         self._handle = Observe(Dispatch(self.router, Authenticate(self.limit, keys)), self.metrics)
+        self.immediate = Immediate("/v1/tokenize", self._tokenize.ready_answer, self._handle, self.limit, keys)
         self._add_sources()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -64,7 +67,7 @@ class Gateway:
         serving = Serving(
             self.config, self.tokenizers, self.pool, self.metrics, self.in_flight, SegmentFingerprints(), self._distinct
         )
-        tokenize = TokenizeEndpoints(self.tokenizers, self._answers, self.config)
+        tokenize = self._tokenize
         pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
         pages.routes = (
             Route("GET", "/", pages.page, "What runs here.", "open"),

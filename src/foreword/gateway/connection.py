@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from foreword.gateway.errors import Headers
 from foreword.gateway.exchange import SHORTCUT
+from foreword.gateway.immediate import Immediate
 
 MAX_HEAD = 65_536
 """Bytes of request line and headers."""
@@ -66,6 +67,11 @@ class Connection(HttpToolsProtocol):
     _head: object = None
     _head_bytes = 0
     _timer: asyncio.TimerHandle | None = None
+    _used = 0.0
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self._immediate: Immediate = config.app.immediate
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock on the first head."""
@@ -78,13 +84,48 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, then look whether a head is still open: its scope is there and has no path yet."""
+        """Answer at once what can be. Else parse and see whether a head is still open: its scope has no path yet."""
+        if self._between_requests() and self._answer_at_once(data):
+            return
         super().data_received(data)
         scope: Any = self.scope  # None until the first head begins, whatever uvicorn declares
         if scope is None or "path" not in scope:
             self._check_open_head(len(data))
         elif self._timer is not None:
             self._stop_timer()
+
+    def _between_requests(self) -> bool:
+        """Whether the next byte begins a request, nothing is owed to earlier ones, and the client reads its answers."""
+        cycle: Any = self.cycle
+        if cycle is None:
+            between = self.scope is None
+        else:
+            between = cycle.response_complete and not cycle.more_body and cycle.scope is self.scope
+        return between and not self.flow.write_paused and not self.transport.is_closing()
+
+    def _answer_at_once(self, data: bytes) -> bool:
+        response = self._immediate.answer(data, self.server_state.default_headers)
+        if response is None:
+            return False
+        self.transport.write(response)
+        self.server_state.total_requests += 1
+        self._used = self.loop.time()
+        if self._timer is not None:
+            self._stop_timer()
+        if self.timeout_keep_alive_task is None:
+            self._keep_alive_for(self.timeout_keep_alive)
+        return True
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; one that was used meanwhile gets the rest of its time."""
+        left = self._used + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._keep_alive_for(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _keep_alive_for(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Let the application take a body that is there, and send a whole response, in one call each."""

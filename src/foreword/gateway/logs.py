@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import sys
@@ -40,6 +41,7 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._log = structlog.get_logger()
+        self._lines: list[bytes] = []
 
     def write(self, event: str, fields: dict[str, Any], *, quiet: bool = False) -> None:
         """Write one line; quiet ones are for debugging."""
@@ -47,7 +49,15 @@ class RequestLog:
             (self._log.debug if quiet else self._log.info)(event, **fields)
         elif _direct <= (logging.DEBUG if quiet else logging.INFO):
             line = {"event": event, **fields, "level": "debug" if quiet else "info", "time": _now()}
-            sys.stderr.buffer.write(_ENCODER.encode(line) + b"\n")
+            self._lines.append(_ENCODER.encode(line))
+            if len(self._lines) == 1:
+                asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what the requests of this turn of the event loop have to say, in one go."""
+        lines, self._lines = self._lines, []
+        if lines:
+            sys.stderr.buffer.write(b"\n".join(lines) + b"\n")
             sys.stderr.buffer.flush()
 
 

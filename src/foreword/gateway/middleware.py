@@ -10,13 +10,15 @@ import contextlib
 import itertools
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 
 from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.errors import Interrupted, Refusal, api_error, retry_after
-from foreword.gateway.exchange import Exchange, Handler
+from foreword.gateway.exchange import JSON, Exchange, Handler
 from foreword.gateway.inflight import InFlight, Turns
 from foreword.gateway.logs import RequestLog
 from foreword.gateway.metrics import Metrics
@@ -46,33 +48,35 @@ class Observe:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Handle the exchange and let no error out but the cancelling of the whole server."""
-        exchange.request_id = self._request_id(exchange)
+        exchange.request_id = self.request_id(exchange.headers)
         try:
             await self._handler(exchange)
         except ConnectionError:
             exchange.status = exchange.status or 499
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client is owed an answer
             await self._fail(exchange, error)
-        seconds = exchange.elapsed
-        self._metrics.observe_request(exchange.route, exchange.status, seconds)
-        self._log.write(
-            exchange.log.pop("event", "http.request"),
-            {
-                "request_id": exchange.request_id,
-                "method": exchange.method,
-                "path": exchange.path,
-                "org": exchange.organisation,
-                "status": exchange.status,
-                "bytes_in": len(exchange.body),
-                "bytes_out": exchange.sent,
-                "duration_ms": round(seconds * 1e3, 3),
-                **exchange.log,
-            },
-            quiet=exchange.route in QUIET_ROUTES,
-        )
+        line = {
+            "request_id": exchange.request_id,
+            "method": exchange.method,
+            "path": exchange.path,
+            "org": exchange.organisation,
+            "status": exchange.status,
+            "bytes_in": len(exchange.body),
+            "bytes_out": exchange.sent,
+            **exchange.log,
+        }
+        self.record(exchange.route, exchange.status, exchange.started, line)
 
-    def _request_id(self, exchange: Exchange) -> str:
-        given = exchange.headers.get(b"x-request-id")
+    def record(self, route: str, status: int, started: float, line: dict[str, Any]) -> None:
+        """Count an answered request and write its log line, whose event is ``http.request`` unless it names another."""
+        seconds = time.perf_counter() - started
+        self._metrics.observe_request(route, status, seconds)
+        line["duration_ms"] = round(seconds * 1e3, 3)
+        self._log.write(line.pop("event", "http.request"), line, quiet=route in QUIET_ROUTES)
+
+    def request_id(self, headers: Mapping[bytes, bytes]) -> str:
+        """The client's own id when it is a sane one, else a new one."""
+        given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             return given.decode()
         return f"{self._prefix}-{next(self._numbers):x}"
@@ -153,6 +157,10 @@ class Limit:
         exchange.body = await self._read_body(exchange)
         await self._in_flight.run(self._in_turn, exchange, route)
 
+    def would_run(self, body_size: int) -> bool:
+        """Whether a request with such a body would neither be refused nor have to wait."""
+        return not self.draining and not self._turns.full and body_size <= self._max_body
+
     async def _in_turn(self, exchange: Exchange, route: Route) -> None:
         if not self._turns.take():
             await self._wait_for_turn()
@@ -215,10 +223,15 @@ class Limit:
         return Interrupted("The server stopped before this request was done.", status=503, code="draining")
 
 
+def is_json(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the body is said to be JSON, or nothing is said."""
+    media = headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
+    return media == JSON or media.endswith(b"+json")
+
+
 def _check_content_type(exchange: Exchange) -> None:
-    given = exchange.headers.get(b"content-type", b"application/json")
-    media = given.partition(b";")[0].strip().lower()
-    if media != b"application/json" and not media.endswith(b"+json"):
+    if not is_json(exchange.headers):
+        given = exchange.headers[b"content-type"]
         raise Refusal(
             f"The content type {given.decode('latin-1')[:100]!r} is not taken.",
             status=415,

@@ -39,6 +39,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=2,
                 backlog=2048,

@@ -32,6 +32,12 @@ class TokenizeEndpoints:
         self._answers = answers
         self._max_prompts = config.max_prompts
 
+    def ready_answer(self, organisation: str, body: bytes) -> bytes | None:
+        """The answer to a body seen before, if it is held. A miss is not counted: the endpoint will look again."""
+        if self._answers is None:
+            return None
+        return self._answers.peek(organisation, self._tokenizers.generation, body)
+
     async def tokenize(self, exchange: Exchange) -> None:
         """The ids of a text or of each text of a list. A body seen before is answered without being parsed."""
         generation = self._tokenizers.generation
