@@ -92,10 +92,20 @@ def test_a_lone_surrogate_has_no_cuts() -> None:
 
 def test_one_scan_stands_for_two_unless_a_late_match_could_reach_into_an_early_one() -> None:
     """Only a token of the second pass that begins first makes a difference."""
-    assert not needs_two_scans(["<|a|>"], ["<|b|>"])
-    assert not needs_two_scans(["<|a"], ["a|>"])
-    assert needs_two_scans(["a|>"], ["<|a"])
-    assert needs_two_scans(["b"], ["abc"])
+    assert not needs_two_scans([_raw("<|a|>")], [_late("<|b|>")])
+    assert not needs_two_scans([_raw("<|a")], [_late("a|>")])
+    assert needs_two_scans([_raw("a|>")], [_late("<|a")])
+    assert needs_two_scans([_raw("b")], [_late("abc")])
+    assert needs_two_scans([_raw("<|a|>", rstrip=True)], [_late("\n\n")])
+    assert not needs_two_scans([_raw("<|a|>", rstrip=True)], [])
+
+
+def _raw(content: str, *, rstrip: bool = False) -> AddedToken:
+    return AddedToken(1, content, rstrip=rstrip)
+
+
+def _late(content: str) -> AddedToken:
+    return AddedToken(2, content, normalized=True)
 
 
 def test_overlap_free_sets_share_no_character() -> None:

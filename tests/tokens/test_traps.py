@@ -42,6 +42,8 @@ TRAPS = {
     "lstrip across the cut of another token": ("stripping-tokens", "<|im_end|>", "  <|left|>Hi"),
     "single_word token becomes text when a letter follows": ("stripping-tokens", " word", "s"),
     "single_word special, then a letter": ("stripping-tokens", " <mask>", "ed"),
+    "rstrip takes what a token of the second pass is made of": ("stripping-tokens-two-passes", "<|im_end|>\n", "\n\n"),
+    "a byte's name as text, behind a character that falls back": ("legacy-prepend", "Չ", "<0x0A><"),
     "rstrip under metaspace first": ("stripping-tokens-metaspace", "<|user|>", "\nHi"),
     "template appends EOS": ("template-bos-eos", "<|im_end|>", "Hi"),
     "template wraps in four tokens": ("template-many", "<|im_end|>", "Hi"),

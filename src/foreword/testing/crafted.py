@@ -338,6 +338,10 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         ),
         "dropout-zero": Recipe(pre_tokenizer=byte_level(), patch={"dropout": 0.0}),
         "stripping-tokens": Recipe(pre_tokenizer=byte_level(), tokens=_STRIPPING),
+        "stripping-tokens-two-passes": Recipe(
+            pre_tokenizer=byte_level(),
+            tokens=(added("<|im_end|>\n", rstrip=True), added("\n\n", special=False, normalized=True)),
+        ),
         "stripping-tokens-metaspace": Recipe(pre_tokenizer=metaspace("first"), tokens=_STRIPPING),
         "contained-tokens": Recipe(pre_tokenizer=split_bytes(QWEN), tokens=_CONTAINED),
         "overlapping-tokens": Recipe(pre_tokenizer=byte_level(), tokens=_OVERLAPPING),

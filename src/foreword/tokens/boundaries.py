@@ -260,12 +260,15 @@ def _overrun(contents: Sequence[str]) -> set[str]:
     }
 
 
-def needs_two_scans(first: Iterable[str], second: Iterable[str]) -> bool:
-    """Whether one leftmost-longest scan for both could differ from a scan for ``first`` and then one of what is left.
+def needs_two_scans(raw: Sequence[AddedToken], late: Sequence[AddedToken]) -> bool:
+    """Whether one leftmost-longest scan for both could differ from a scan for ``raw`` and then one of what is left.
 
-    Only where a match of ``second`` could start no later than one of ``first`` and reach into it.
+    Only where a match of ``late`` could start no later than one of ``raw`` and reach into it, or where a token of ``raw``
+    takes the space around it, which one of ``late`` may be made of.
     """
-    first, second = list(first), list(second)
+    if late and any(token.lstrip or token.rstrip for token in raw):
+        return True
+    first, second = [token.content for token in raw], [token.content for token in late]
     tails = {content[at:] for content in second for at in range(len(content))}
     heads = {content[:size] for content in first for size in range(1, len(content) + 1)}
     return bool(heads & tails) or _contains(second, first)

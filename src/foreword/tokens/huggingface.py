@@ -191,17 +191,19 @@ class HuggingFaceTokenizer:
         return fast if agree else None
 
     def _encodes_every_byte(self) -> bool:
-        """Whether no character can be missing from the vocabulary: that is where the encoders differ."""
-        known = self._reference.token_to_id
-        byte_level = all(known(letter) is not None for letter in ByteLevel.alphabet())
-        return byte_level or all(known(f"<0x{byte:02X}>") is not None for byte in range(256))
+        """Whether every byte has a letter of its own in the vocabulary.
+
+        Where a character can be missing the encoders differ, and with byte fallback too: behind a character that falls
+        back, the second one takes the text ``<0x0A>`` for the byte.
+        """
+        return all(self._reference.token_to_id(letter) is not None for letter in ByteLevel.alphabet())
 
     def _vocabulary_probes(self) -> list[str]:
         """Strings that an encoder may take for more than text: added tokens between words, vocabulary entries as text."""
         tokens = [f"a{token}b {token}\n{token}" for token in self._tokens[:64]]
         size = self._reference.get_vocab_size(with_added_tokens=False)
         entries = [self._reference.id_to_token(token_id) or "" for token_id in range(0, size, 1 + size // 1000)]
-        return [*tokens, *entries, *(f"x{a} {b}" for a, b in itertools.pairwise(entries)), "<0x0A>", "<0xFF>"]
+        return [*tokens, *entries, *(f"x{a} {b}" for a, b in itertools.pairwise(entries))]
 
 
 def _load(definition: str, *, encode_special_tokens: bool) -> tokenizers.Tokenizer:

@@ -143,7 +143,7 @@ def certify(definition: Definition, *, encode_special_tokens: bool) -> tuple[Bou
     raw = [token for token in tokens if not token.normalized]
     late = [token for token in tokens if token.normalized]
     identity = not _steps(definition.normalizer, "normalizers")
-    one_scan = identity and not needs_two_scans([t.content for t in raw], [t.content for t in late])
+    one_scan = identity and not needs_two_scans(raw, late)
     scanned = tokens if one_scan else raw
     anchors = [t for t in scanned if not t.single_word and not (t.special and encode_special_tokens)]
     pairs = _safe_pairs(definition)
