@@ -11,9 +11,11 @@
     │   ├── ModelNotFound (LookupError)       no model by that name or at that path
     │   └── ModelFetchError (OSError)         a download failed or has the wrong digest
     ├── RequestError (ValueError)             a request asks for what cannot be done
-    │   └── ContextOverflow                   prompt and answer do not fit the model's context
-    └── WorkerError (RuntimeError)            a worker failed
-        └── WorkerUnavailable                 no worker can take the request now
+    │   ├── ContextOverflow                   prompt and answer do not fit the model's context
+    │   └── PromptExceedsCache                the prompt's KV can never fit the blocks there are
+    ├── WorkerError (RuntimeError)            a worker failed
+    │   └── WorkerUnavailable                 no worker can take the request now
+    └── IntegrityError (RuntimeError)         a data structure contradicts itself: a fault in Foreword or its caller
 
 Each also inherits the builtin that fits, so ``except ValueError`` works for callers who know nothing of Foreword.
 ``str(error)`` is one sentence on what is wrong and, where there is a remedy, one on what to do. The evidence is in
@@ -82,9 +84,17 @@ class ContextOverflow(RequestError):
     """Prompt and answer do not fit the context; ``evidence`` has ``prompt_tokens`` and ``max_model_len``."""
 
 
+class PromptExceedsCache(RequestError):
+    """The prompt's KV can never fit; ``evidence`` has ``prompt_tokens`` and ``capacity``, in tokens."""
+
+
 class WorkerError(ForewordError, RuntimeError):
     """A worker failed."""
 
 
 class WorkerUnavailable(WorkerError):
     """No worker can take the request now; ``evidence`` may have ``retry_after`` in seconds."""
+
+
+class IntegrityError(ForewordError, RuntimeError):
+    """A data structure contradicts itself, or was used against its rules: a fault in Foreword or in its caller."""

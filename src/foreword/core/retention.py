@@ -1,0 +1,72 @@
+"""How long a cached block lives, and which are due. Time is whatever clock the caller passes in, in seconds."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foreword.core.block_pool import KVCacheBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """A cached block's life.
+
+    Attributes:
+        idle_seconds: since the last hit; blocks in use are not idle. None is for ever.
+        max_age_seconds: since it was stored, used or not. None is for ever.
+    """
+
+    idle_seconds: float | None = None
+    max_age_seconds: float | None = None
+
+    def expires_at(self, block: KVCacheBlock, now: float) -> float:
+        """When this hashed block's life ends unless it is hit before; a pin prolongs it."""
+        used_at = now if block.ref_cnt else block.used_at
+        idle = math.inf if self.idle_seconds is None else used_at + self.idle_seconds
+        age = math.inf if self.max_age_seconds is None else block.stored_at + self.max_age_seconds
+        return max(min(idle, age), block.pinned_until)
+
+
+class DeadlineQueue:
+    """Which hashed blocks may be due, soonest first: one entry a block, made anew when it proves too early.
+
+    Args:
+        deadline: when a block is due, seen at a time; it may move later while the block waits.
+    """
+
+    def __init__(self, deadline: Callable[[KVCacheBlock, float], float]) -> None:
+        self._deadline = deadline
+        self._heap: list[tuple[float, int, KVCacheBlock]] = []
+        self._queued: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, block: KVCacheBlock, now: float) -> None:
+        """Watch a block, unless it is watched or never due."""
+        deadline = self._deadline(block, now)
+        if deadline < math.inf and block.block_id not in self._queued:
+            self._queued.add(block.block_id)
+            heapq.heappush(self._heap, (deadline, block.block_id, block))
+
+    def pop_due(self, now: float) -> list[KVCacheBlock]:
+        """Hashed blocks that are due at ``now``; they are watched no longer."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            block = heapq.heappop(self._heap)[2]
+            self._queued.discard(block.block_id)
+            if block.block_hash is None:
+                continue
+            if self._deadline(block, now) <= now:
+                due.append(block)
+            else:
+                self.add(block, now)
+        return due
+
+
+def pin_ends_at(block: KVCacheBlock, now: float) -> float:  # noqa: ARG001  a deadline is seen at a time
+    """When the block's pin ends; never when it has none."""
+    return block.pinned_until or math.inf
