@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from operator import index
-from typing import Any
+from typing import Any, Protocol
 
 from foreword.core.block_pickle import PICKLE_PROTOCOL, frame, is_regular, split_ids
 from foreword.core.extra_keys import NO_KEYS, CacheKeys, ExtraKeys, MultiModalItem, PromptEmbeds, untag
@@ -22,7 +22,9 @@ _DEFAULT_SEED = "vllm-none-hash"
 _SLICE_IDS = 4096  # about half a millisecond's work
 _SLICE_BLOCKS = 256
 
-Digest = Callable[[bytes], bytes]
+
+class _Hash(Protocol):
+    def digest(self) -> bytes: ...
 
 
 class HashAlgorithm(StrEnum):
@@ -67,16 +69,17 @@ class BlockHasher:
         self.algorithm = _algorithm(algorithm)
         self.tagged = tagged
         self._serialize = _serializer(self.algorithm)
-        self._digest = _digester(self.algorithm)
+        self._hash = _hash_function(self.algorithm)
         if seed is None:
             seed = _DEFAULT_SEED if self.algorithm.is_cryptographic else os.urandom(32).hex()
-        self.none_hash = self._digest(self._serialize(seed))
+        self.none_hash = self._hash(self._serialize(seed)).digest()
         self._has_frames = self.algorithm.uses_pickle and is_regular(block_size)
         self._slice_blocks = max(1, min(_SLICE_BLOCKS, _SLICE_IDS // block_size))
 
     def hash_block(self, parent: bytes | None, token_ids: Sequence[int], extra_keys: ExtraKeys | None = None) -> bytes:
         """The hash of one block; ``parent`` is None for a first block, ``extra_keys`` are in the form to be hashed."""
-        return self._digest(self._serialize((parent or self.none_hash, _plain_ints(token_ids), extra_keys)))
+        block = (parent or self.none_hash, _plain_ints(token_ids), extra_keys)
+        return self._hash(self._serialize(block)).digest()
 
     def hash_tokens(self, token_ids: Sequence[int], keys: CacheKeys = NO_KEYS) -> list[bytes]:
         """The hash of every full block, first to last."""
@@ -100,6 +103,8 @@ class BlockHasher:
                 hashes += piece
                 await asyncio.sleep(0)
         """
+        if hasattr(token_ids, "tolist"):  # arrays of any make, whose items may be no plain ints
+            token_ids = token_ids.tolist()
         size, start, parent = self.block_size, len(hashes), hashes[-1] if hashes else self.none_hash
         num_full_blocks = len(token_ids) // size
         while start < num_full_blocks:
@@ -114,12 +119,12 @@ class BlockHasher:
 
     def _hash_run(self, parent: bytes, ids: Sequence[int], extra_keys: ExtraKeys | None) -> list[bytes]:
         """Hash neighbouring blocks with equal extra keys, by frames where that gives pickle's bytes."""
-        size, digest = self.block_size, self._digest
+        size, new_hash = self.block_size, self._hash
         if len(ids) > size and self._has_frames:
             around, blocks = frame(size, len(parent), extra_keys), split_ids(ids, size)
             if around and blocks:
                 heads, begin, end, join = around.heads, around.begin, around.end, b"".join
-                return [parent := digest(join((heads[len(b)], parent, begin, b, end))) for b in blocks]
+                return [parent := new_hash(join((heads[len(b)], parent, begin, b, end))).digest() for b in blocks]
         return [parent := self.hash_block(parent, ids[i : i + size], extra_keys) for i in range(0, len(ids), size)]
 
 
@@ -192,14 +197,14 @@ def _serializer(algorithm: HashAlgorithm) -> Callable[[Any], bytes]:
     return lambda value: cbor2.dumps(value, canonical=True)
 
 
-def _digester(algorithm: HashAlgorithm) -> Digest:
+def _hash_function(algorithm: HashAlgorithm) -> Callable[[bytes], _Hash]:
     if algorithm.is_cryptographic:
-        return lambda data: hashlib.sha256(data).digest()
+        return hashlib.sha256
     try:
         import xxhash  # noqa: PLC0415  an optional library, needed by this algorithm only
     except ImportError:
         raise _missing(algorithm, "xxhash") from None
-    return xxhash.xxh3_128_digest
+    return xxhash.xxh3_128
 
 
 def _missing(algorithm: HashAlgorithm, library: str) -> ConfigError:

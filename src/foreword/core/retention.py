@@ -31,39 +31,41 @@ class Retention:
 
 
 class DeadlineQueue:
-    """Which hashed blocks may be due, soonest first: one entry a block, made anew when it proves too early.
+    """Which hashed blocks may be due, soonest first. A block whose deadline moved later is looked at once too often.
 
     Args:
-        deadline: when a block is due, seen at a time; it may move later while the block waits.
+        deadline: when a block is due, seen at a time; infinity is never.
     """
 
     def __init__(self, deadline: Callable[[KVCacheBlock, float], float]) -> None:
         self._deadline = deadline
         self._heap: list[tuple[float, int, KVCacheBlock]] = []
-        self._queued: set[int] = set()
+        self._queued: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, block: KVCacheBlock, now: float) -> None:
-        """Watch a block, unless it is watched or never due."""
+        """Watch a block, unless it is never due or is watched for an earlier time already."""
         deadline = self._deadline(block, now)
-        if deadline < math.inf and block.block_id not in self._queued:
-            self._queued.add(block.block_id)
+        if deadline < self._queued.get(block.block_id, math.inf):
+            self._queued[block.block_id] = deadline
             heapq.heappush(self._heap, (deadline, block.block_id, block))
 
     def pop_due(self, now: float) -> list[KVCacheBlock]:
-        """Hashed blocks that are due at ``now``; they are watched no longer."""
+        """Hashed blocks that are due at ``now``, longest due first; they are watched no longer."""
         due = []
         while self._heap and self._heap[0][0] <= now:
-            block = heapq.heappop(self._heap)[2]
-            self._queued.discard(block.block_id)
+            queued, block_id, block = heapq.heappop(self._heap)
+            if self._queued.get(block_id) != queued:
+                continue
+            del self._queued[block_id]
             if block.block_hash is None:
                 continue
-            if self._deadline(block, now) <= now:
-                due.append(block)
-            else:
+            if self._deadline(block, now) > queued:
                 self.add(block, now)
+            else:
+                due.append(block)
         return due
 
 
