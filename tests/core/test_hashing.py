@@ -31,7 +31,7 @@ IDS = st.one_of(st.integers(0, 200_000), st.integers(0, 300), st.sampled_from(ED
 def vllm_hashes(
     token_ids: list[int], block_size: int, keys: Any = (None,), none_hash: bytes | None = None
 ) -> list[bytes]:
-    """vLLM's rule written out: ``keys`` are of the first blocks, and the last of them of all others."""
+    """VLLM's rule written out: ``keys`` are of the first blocks, and the last of them of all others."""
     parent = none_hash or hashlib.sha256(pickle.dumps("vllm-none-hash", protocol=5)).digest()
     hashes = []
     for i in range(len(token_ids) // block_size):
@@ -243,7 +243,8 @@ def test_no_piece_of_a_long_prompt_blocks_an_event_loop(block_size: int) -> None
 
 async def test_an_event_loop_runs_between_pieces() -> None:
     """Another task gets a turn after each piece, and the hashes are those of one go."""
-    ids, hasher, hashes, turns = list(range(32_768)), BlockHasher(16), [], 0
+    ids, hasher, turns = list(range(32_768)), BlockHasher(16), 0
+    hashes: list[bytes] = []
 
     async def other() -> None:
         nonlocal turns

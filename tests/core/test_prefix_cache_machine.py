@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     invariant,
     precondition,
     rule,
     run_state_machine_as_test,
 )
+from tests.core.naive_prefix_cache import NaivePrefixCache, NaiveRequest, Prefix
 
 from foreword.core.cache_request import CacheRequest
 from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -24,7 +23,6 @@ from foreword.core.extra_keys import CacheKeys, frame_salt
 from foreword.core.hashing import BlockHasher
 from foreword.core.prefix_cache import PrefixCache
 from foreword.core.retention import Retention
-from tests.core.naive_prefix_cache import NaivePrefixCache, NaiveRequest, Prefix
 
 SIZE, BLOCKS = 2, 8
 IDLE, MAX_AGE = 10.0, 25.0
@@ -47,13 +45,16 @@ class FakeKV:
     slots: dict[tuple[int, int], Prefix] = field(default_factory=dict)
 
     def write(self, request: CacheRequest, start: int, end: int) -> None:
+        """Tokens ``start`` to ``end`` go through the model."""
         for position in range(start, end):
             self.slots[self.slot(request, position)] = self.value(request, position)
 
     def slot(self, request: CacheRequest, position: int) -> tuple[int, int]:
+        """Where a token's KV is."""
         return request.block_table[position // SIZE].block_id, position % SIZE
 
     def value(self, request: CacheRequest, position: int) -> Prefix:
+        """What a token's KV depends on."""
         return request.keys.cache_salt, tuple(request.token_ids[: position + 1])
 
 
@@ -182,6 +183,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_are_sound_and_agree(self) -> None:
+        """Findable prefixes and the order of reuse are the twin's."""
         self.cache.check_integrity()
         self.learn_prefixes()
         pool = self.cache.pool
@@ -194,12 +196,14 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_token_computed_has_its_own_kv(self) -> None:
+        """Whatever was shared, merged or reused."""
         for pair in self.running:
             for position in range(pair.real.num_computed_tokens):
                 assert self.kv.slots.get(self.kv.slot(pair.real, position)) == self.kv.value(pair.real, position)
 
     @invariant()
     def events_tell_what_is_held(self) -> None:
+        """Whoever replays them holds the same hashes."""
         for event in self.cache.take_events():
             if isinstance(event, BlockStored):
                 assert not self.followed.intersection(event.block_hashes)
@@ -214,12 +218,14 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def statistics_add_up(self) -> None:
+        """What came is there or went."""
         seen = self.cache.statistics()
         assert seen.queries == seen.hits + seen.misses
         assert seen.stored - seen.evicted == seen.held
         assert seen.evicted >= seen.expired + seen.reset
 
     def learn_prefixes(self) -> None:
+        """No two prefixes have one hash."""
         for pair in self.waiting + self.running:
             for i, block_hash in enumerate(pair.real.block_hashes):
                 prefix = self.naive.prefix(pair.naive, i)
@@ -227,6 +233,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
 
 def explore(examples: int, steps: int) -> None:
+    """Run the machine."""
     run_state_machine_as_test(
         PrefixCacheMachine,
         settings=settings(
