@@ -71,7 +71,7 @@ def test_any_ids_hash_as_their_pickle(ids: list[int], block_size: int) -> None:
 )
 def test_extra_keys_hash_as_their_pickle(ids: list[int], name: str, path: str, salt: str) -> None:
     """LoRA is in every block, the salt in the first; equal strings count as strings of their own."""
-    lora = ("lora", *(text if len(text) < 2 else (text + " ")[:-1] for text in (name, path)))
+    lora = ("lora", *((text + " ")[:-1] for text in (name, path)))
     first = (lora, ("cache_salt", (salt + " ")[:-1])) if salt else (lora,)
     assert hash_request_tokens(ids, 16, lora=(name, path), cache_salt=salt) == vllm_hashes(ids, 16, [first, (lora,)])
 
