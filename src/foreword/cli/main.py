@@ -14,6 +14,7 @@ from foreword.errors import ForewordError
 COMMANDS = {
     "doctor": "Say what is installed, what is configured and where each value came from.",
     "models": "Fetch and list models.",
+    "route": "Replay a trace through a routing policy, without servers.",
     "serve": "Serve the gateway.",
     "tokenize": "Turn text into token ids.",
 }

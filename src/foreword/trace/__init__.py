@@ -1,0 +1,1 @@
+"""Traces of requests: reading them, and replaying them through caches and policies."""

@@ -1,0 +1,40 @@
+"""``foreword route``."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from foreword.cli import main
+
+TRACE = str(Path(__file__).parents[2] / "benchmarks" / "data" / "mooncake_conversation.jsonl")
+
+
+def test_json_has_what_a_script_needs() -> None:
+    """One object: tokens hit, load spread, time to first token, each worker's share."""
+    result = CliRunner().invoke(main, ["route", "--trace", TRACE, "--workers", "4", "--blocks", "6000", "--json"])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (report["policy"], report["workers"], report["requests"]) == ("cache_aware", 4, 12_031)
+    assert report["hit_ratio"] == pytest.approx(report["hit_tokens"] / report["input_tokens"], abs=1e-6)
+    assert sum(worker["requests"] for worker in report["per_worker"]) == 12_031
+    assert report["ttft_seconds"]["p50"] <= report["ttft_seconds"]["p99"]
+
+
+def test_the_text_names_policy_and_hits() -> None:
+    """The default output is for a reader."""
+    result = CliRunner().invoke(main, ["route", "--trace", TRACE, "--policy", "round_robin"])
+    assert "round_robin: 12,031 requests over 8 workers x 6,000 blocks" in result.stdout
+    assert "tokens hit   11.63%" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [(["--policy", "nearest"], "no routing policy"), (["--workers", "0"], "x>=1"), (["--prefill-rate", "0"], "x>0")],
+)
+def test_wrong_input_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    """No traceback."""
+    result = CliRunner().invoke(main, ["route", "--trace", TRACE, *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
