@@ -58,12 +58,14 @@ class GenerateRequest:
     Attributes:
         cache_salt: separates prefix-cache entries; requests share blocks only under one salt. None shares with all
             who gave none.
+        routing_key: the client's ``prompt_cache_key``: requests that share it like to meet on one worker.
     """
 
     request_id: str
     token_ids: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     cache_salt: str | None = None
+    routing_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from foreword.errors import ConfigError
@@ -29,10 +29,10 @@ class BlockCache:
         if capacity < 1:
             raise ConfigError(f"A cache of {capacity} blocks holds nothing.", hint="Give at least one block.")
         self.capacity = capacity
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._blocks: OrderedDict[Hashable, None] = OrderedDict()  # least recently used first
         self._stored = 0
 
-    def match(self, blocks: Sequence[int]) -> int:
+    def match(self, blocks: Sequence[Hashable]) -> int:
         """How many leading blocks are held."""
         held = self._blocks
         for count, block in enumerate(blocks):
@@ -40,7 +40,7 @@ class BlockCache:
                 return count
         return len(blocks)
 
-    def admit(self, blocks: Sequence[int]) -> None:
+    def admit(self, blocks: Sequence[Hashable]) -> None:
         """Hold a prompt's blocks, evicting the least recently used; of a prompt over the capacity, its opening."""
         held = self._blocks
         before = len(held)

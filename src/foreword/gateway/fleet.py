@@ -1,0 +1,405 @@
+"""The fleet: the workers, and the way of a request to one of them and, if that fails, to another.
+
+A request goes to the worker the policy chooses among those that serve its model, are healthy, are not draining and whose
+circuit breaker lets it pass. Until its first output it may be sent elsewhere, within the retry budget; after that, what was
+sent cannot be unsent and an error is the stream's last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+import structlog
+
+from foreword.errors import ConfigError, ForewordError, ModelNotFound, WorkerError, WorkerUnavailable
+from foreword.gateway.http_worker import ProxyResponse
+from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics
+from foreword.gateway.policies import Policy, RoutingRequest
+from foreword.gateway.prefix_view import Lookup, PrefixView, Prompt
+from foreword.gateway.resilience import RetryBudget
+from foreword.gateway.usage_sniffer import UsageSniffer
+from foreword.generation import GenerateOutput, GenerateRequest
+
+log = structlog.get_logger()
+
+HEALTH_INTERVAL = 5.0
+"""Seconds between health checks of each worker."""
+MAX_ATTEMPTS = 3
+"""Workers that one request is sent to at most."""
+PREFIX_KEYS = 16
+"""Blocks of a prompt's opening that ``prefix_hash`` goes by: 256 tokens."""
+
+Sample = tuple[str, tuple[str, ...], float]
+Follow = Callable[[Client, PrefixView], "asyncio.Task[None] | None"]
+"""Starts following a worker's KV events, if it has any; called when the worker was first reached."""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A request on its way to one worker.
+
+    Attributes:
+        predicted_cached_tokens: what the worker's events say it holds; None where it sends none.
+    """
+
+    member: Member
+    prompt: Prompt
+    lookup: Lookup
+    uncached_tokens: int
+    predicted_cached_tokens: int | None
+    begun: bool = False
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.member.name
+
+
+class Fleet:
+    """Owns the workers: starts and stops them, checks their health, routes requests to them.
+
+    Args:
+        policy: chooses among the workers that can take a request.
+        follow: how workers' KV events are followed.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        workers: Iterable[Client] = (),
+        *,
+        follow: Follow | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.view = PrefixView()
+        self._policy = policy
+        self._follow = follow
+        self._clock = clock
+        self._budget = RetryBudget()
+        self._retries = 0
+        self._members: dict[str, Member] = {}
+        for worker in workers:
+            self._enlist(worker)
+
+    def _enlist(self, worker: Client) -> Member:
+        if worker.name in self._members:
+            raise ConfigError(f"The worker {worker.name} is in the fleet already.", worker=worker.name)
+        member = self._members[worker.name] = Member(worker)
+        self.view.add_worker(worker.name)
+        return member
+
+    # The workers
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models served, each once, in the workers' order."""
+        return list(dict.fromkeys(model for member in self._members.values() for model in member.models))
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are models and every one has a healthy worker."""
+        healthy = {model for member in self._members.values() if member.healthy for model in member.models}
+        return bool(self._members) and all(model in healthy for model in self.models) and bool(self.models)
+
+    def find_model(self, model: str) -> Client:
+        """Any worker of a model, the healthy first, for its limits; raises ModelNotFound naming the models there are."""
+        serving = [member for member in self._members.values() if model in member.models]
+        if serving:
+            return max(serving, key=lambda member: member.state == "healthy").client
+        known = ", ".join(map(repr, self.models)) or "none"
+        raise ModelNotFound(f"There is no model {model[:200]!r}.", hint=f"Served here: {known}.", model=model)
+
+    async def start(self) -> None:
+        """Start every worker. One that cannot be reached yet is tried again at each health check."""
+        await asyncio.gather(*(self._start(member) for member in self._members.values()))
+
+    async def _start(self, member: Member) -> None:
+        try:
+            await member.client.start()
+        except WorkerUnavailable as error:
+            log.warning("worker.unreachable", worker=member.name, error=str(error))
+        await self.check(member.name)
+
+    async def stop(self) -> None:
+        """Stop every worker."""
+        await asyncio.gather(*(self._stop(member) for member in self._members.values()))
+
+    async def _stop(self, member: Member) -> None:
+        if member.events is not None:
+            member.events.cancel()
+            await asyncio.gather(member.events, return_exceptions=True)
+        with contextlib.suppress(WorkerError):
+            await member.client.stop()
+
+    async def add(self, worker: Client) -> MemberStatistics:
+        """Take a worker in while running; raises ConfigError when there is one by its name."""
+        member = self._enlist(worker)
+        await self._start(member)
+        log.info("worker.added", worker=worker.name, healthy=member.healthy)
+        return member.statistics(self._clock())
+
+    async def remove(self, name: str, *, drain_seconds: float = 0.0) -> None:
+        """Send a worker no more requests, give those it has some time, then let it go; raises ConfigError."""
+        member = self._member(name)
+        member.draining = True
+        if member.load.requests:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(drain_seconds):
+                    await member.idle.wait()
+        if self._members.pop(name, None) is not None:
+            await self._stop(member)
+            self.view.remove_worker(name)
+            log.info("worker.removed", worker=name, unfinished=member.load.requests)
+
+    def _member(self, name: str) -> Member:
+        member = self._members.get(name)
+        if member is None:
+            known = ", ".join(self._members) or "none"
+            raise ConfigError(f"There is no worker {name[:200]!r}.", hint=f"Workers: {known}.", worker=name)
+        return member
+
+    async def check_forever(self) -> None:
+        """Ask every worker how it is, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(HEALTH_INTERVAL)
+            await asyncio.gather(*(self.check(name) for name in list(self._members)))
+
+    async def check(self, name: str) -> bool:
+        """Ask one worker how it is."""
+        member = self._member(name)
+        try:
+            async with asyncio.timeout(HEALTH_INTERVAL):
+                healthy = await member.client.check_health()
+        except (ForewordError, OSError, TimeoutError):
+            healthy = False
+        if healthy and not member.healthy:
+            self._reached(member)
+        elif member.healthy and not healthy:
+            log.warning("worker.unhealthy", worker=name)
+        member.healthy = healthy
+        return healthy
+
+    def _reached(self, member: Member) -> None:
+        """A worker came, or came back: it may be in a new life, which holds nothing that was sent to the one before."""
+        log.info("worker.healthy", worker=member.name, models=member.models)
+        self.view.clear_sent(member.name)
+        if self._follow is not None and member.events is None:
+            member.events = self._follow(member.client, self.view)
+
+    # Requests
+
+    async def generate(self, model: str, request: GenerateRequest) -> AsyncGenerator[tuple[Assignment, GenerateOutput]]:
+        """Run a request, on another worker when one fails before its first output.
+
+        Raises:
+            WorkerUnavailable: no worker could take it.
+            WorkerError: a worker failed after its first output.
+        """
+        prompt = Prompt(request.token_ids, cache_salt=request.cache_salt, sticky_key=request.routing_key)
+        for assignment in self._attempts(model, prompt, forwards=False):
+            try:
+                async with aclosing(self._run(assignment, request)) as outputs:
+                    async for output in outputs:
+                        yield assignment, output
+            except WorkerError as error:
+                if not self._may_retry(assignment, error):
+                    raise
+            else:
+                return
+
+    async def _run(self, assignment: Assignment, request: GenerateRequest) -> AsyncGenerator[GenerateOutput]:
+        with self._in_flight(assignment):
+            outputs = cast("Generator", assignment.member.client).generate(request)
+            try:
+                async for output in outputs:
+                    if not assignment.begun:
+                        self.first_output(assignment, output.num_cached_tokens)
+                    yield output
+            finally:
+                if (close := getattr(outputs, "aclose", None)) is not None:
+                    await close()
+            assignment.member.succeed()
+
+    async def forward(
+        self, model: str, prompt: Prompt, *, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> tuple[Assignment, ProxyResponse]:
+        """Pass an HTTP request on, to another worker when one fails before its answer's head.
+
+        The answer must be read to its end or closed: until then the request counts as in flight.
+
+        Raises:
+            WorkerUnavailable: no worker could take it.
+            WorkerError: the worker broke the connection and no retry was left.
+        """
+        passed = tuple(headers)
+        for assignment in self._attempts(model, prompt, forwards=True):
+            client = cast("Forwarder", assignment.member.client)
+            try:
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(self._in_flight(assignment))
+                    response = await client.forward(method, path, passed, body)
+                    return assignment, _Relay(self, assignment, response, stack.pop_all())
+            except WorkerError as error:
+                if not self._may_retry(assignment, error):
+                    raise
+        raise AssertionError  # _attempts raises before it ends
+
+    def _attempts(self, model: str, prompt: Prompt, *, forwards: bool) -> Iterator[Assignment]:
+        """One worker after the other, until the caller has an answer; raises WorkerUnavailable when none is left."""
+        self.find_model(model)
+        self._budget.deposit()
+        lookup = self.view.look_up(prompt)
+        tried: list[str] = []
+        while len(tried) < MAX_ATTEMPTS:
+            now = self._clock()
+            fit = [
+                member
+                for name, member in self._members.items()
+                if name not in tried and member.forwards == forwards and member.can_take(model, now)
+            ]
+            if not fit:
+                break
+            assignment = self._assign(fit, prompt, lookup, now)
+            tried.append(assignment.name)
+            yield assignment
+        raise self._unavailable(model, forwards=forwards)
+
+    def _assign(self, fit: list[Member], prompt: Prompt, lookup: Lookup, now: float) -> Assignment:
+        candidates = [member.candidate(lookup.expected.get(member.name, 0), now) for member in fit]
+        opening = lookup.keys[min(len(lookup.keys), PREFIX_KEYS) - 1] if lookup.keys else prompt.text
+        request = RoutingRequest(prompt.num_tokens, opening, prompt.sticky_key)
+        chosen = self._policy.choose(request, candidates)
+        member = fit[chosen]
+        exact = prompt.token_ids is not None and self.view.is_exact(member.name)
+        predicted = lookup.predicted.get(member.name, 0) if exact else None
+        return Assignment(member, prompt, lookup, prompt.num_tokens - candidates[chosen].cached_tokens, predicted)
+
+    @contextlib.contextmanager
+    def _in_flight(self, assignment: Assignment) -> Iterator[None]:
+        """Count a request at its worker, and what it will have cached, until it is over."""
+        member = assignment.member
+        member.begin(assignment.uncached_tokens, self._clock())
+        self.view.begin(member.name, assignment.lookup.keys)
+        try:
+            yield
+        except WorkerError as error:
+            self._note_failure(member, error)
+            raise
+        finally:
+            if not assignment.begun:
+                self.view.prefilled(member.name, assignment.lookup.keys)
+            member.end(0 if assignment.begun else assignment.uncached_tokens)
+
+    def first_output(self, assignment: Assignment, cached_tokens: int | None) -> None:
+        """A request's prefill is done; note what the worker says of its cache, if it says so yet."""
+        assignment.begun = True
+        assignment.member.load.prefilled(assignment.uncached_tokens)
+        self.view.prefilled(assignment.name, assignment.lookup.keys)
+        if cached_tokens is not None and assignment.predicted_cached_tokens is not None:
+            assignment.member.compare(assignment.predicted_cached_tokens, cached_tokens)
+
+    def _note_failure(self, member: Member, error: WorkerError) -> None:
+        log.warning("worker.failed", worker=member.name, error=str(error))
+        unreachable = isinstance(error, WorkerUnavailable) and "status" not in error.evidence
+        member.fail(self._clock(), unreachable=unreachable)
+
+    def _may_retry(self, assignment: Assignment, error: WorkerError) -> bool:
+        """Whether a failed request goes elsewhere. A worker that turned it away did no work: that costs no budget."""
+        if assignment.begun:
+            return False
+        allowed = isinstance(error, WorkerUnavailable) or self._budget.withdraw()
+        self._retries += allowed
+        return allowed
+
+    def _unavailable(self, model: str, *, forwards: bool) -> WorkerUnavailable:
+        now = self._clock()
+        waits = [
+            member.breaker.retry_after(now)
+            for member in self._members.values()
+            if model in member.models and member.forwards == forwards
+        ]
+        seconds = max(1.0, min(waits, default=1.0))
+        return WorkerUnavailable(
+            f"No worker of {model!r} can take the request now.", hint="Try again.", retry_after=seconds
+        )
+
+    def forwards(self, model: str) -> bool:
+        """Whether requests for the model are passed on as they are; raises ModelNotFound."""
+        return hasattr(self.find_model(model), "forward")
+
+    # Telling
+
+    def statistics(self) -> tuple[MemberStatistics, ...]:
+        """Every worker's state and counts."""
+        now = self._clock()
+        return tuple(member.statistics(now) for member in self._members.values())
+
+    def samples(self) -> Iterator[Sample]:
+        """The workers' metrics."""
+        yield "worker_retries", (), self._retries
+        for member in self.statistics():
+            model = member.models[0] if member.models else ""
+            yield "worker_healthy", (member.name, model), float(member.state == "healthy")
+            yield "worker_requests_running", (member.name,), member.worker.running
+            yield "worker_requests_waiting", (member.name,), member.worker.waiting
+            yield "worker_requests_in_flight", (member.name,), member.requests
+            yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
+            yield "worker_failures", (member.name,), member.failures
+            yield "prefix_cache_predicted_tokens", (member.name,), member.predicted_tokens
+            yield "prefix_cache_reported_tokens", (member.name,), member.reported_tokens
+            yield "prefix_cache_mispredictions", (member.name,), member.mispredicted
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when the books do not balance."""
+        self.view.index.check_integrity()
+        for member in self._members.values():
+            member.load.check_integrity()
+
+
+class _Relay:
+    """An HTTP answer on its way through the fleet: its request is in flight until the body ends or is closed."""
+
+    def __init__(
+        self, fleet: Fleet, assignment: Assignment, response: ProxyResponse, flight: contextlib.ExitStack
+    ) -> None:
+        self._fleet = fleet
+        self._assignment = assignment
+        self._response = response
+        self._flight = flight
+        self._sniffer = UsageSniffer()
+        self.status = response.status
+        self.headers = response.headers
+
+    async def read_chunk(self) -> bytes:
+        try:
+            chunk = await self._response.read_chunk()
+        except WorkerError:
+            self._flight.__exit__(*sys.exc_info())
+            raise
+        if not self._assignment.begun:
+            self._fleet.first_output(self._assignment, None)
+        if chunk:
+            self._sniffer.push(chunk)
+        else:
+            self._finish()
+        return chunk
+
+    def _finish(self) -> None:
+        assignment, reported = self._assignment, self._sniffer.cached_tokens()
+        if self.status < 500:
+            assignment.member.succeed()
+        if reported is not None and assignment.predicted_cached_tokens is not None:
+            assignment.member.compare(assignment.predicted_cached_tokens, reported)
+        self.close()
+
+    def close(self) -> None:
+        self._response.close()
+        self._flight.close()

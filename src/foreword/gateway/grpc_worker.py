@@ -1,0 +1,457 @@
+"""Workers that speak gRPC: token ids in, token deltas out, by the protocols of vLLM and SGLang (package smg-grpc-proto).
+
+Traps of the wire, each heeded here: proto3's zero is not a default, so every sampling field is sent; the last message of a
+stream carries the last delta only; SGLang takes logprobs and limits under other names. There is no field for a cache salt, so
+requests with one are refused here rather than mixed with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import zipfile
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from foreword.errors import ConfigError, ContextOverflow, RequestError, WorkerError, WorkerUnavailable
+from foreword.gateway.kv_events import EventBatch, EventFollower, EventSink
+from foreword.gateway.worker_url import WorkerConnection
+from foreword.generation import (
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    SamplingParams,
+    TokenLogprobs,
+    WorkerStatistics,
+)
+
+try:
+    import grpc
+    import grpc.aio
+    from smg_grpc_proto.generated import (
+        common_pb2,
+        sglang_scheduler_pb2,
+        sglang_scheduler_pb2_grpc,
+        vllm_engine_pb2,
+        vllm_engine_pb2_grpc,
+    )
+except ImportError as missing:  # pragma: no cover - an extra
+    raise ConfigError(
+        "Workers at grpc:// need gRPC, which is not installed.", hint="Run: pip install 'foreword[grpc]'."
+    ) from missing
+
+log = structlog.get_logger()
+
+RESUBSCRIBE_SECONDS = 1.0
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.max_send_message_length", 256 << 20),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+MAX_TOKENIZER_BYTES = 512 << 20
+CALL_TIMEOUT = 10.0
+
+
+class Dialect(Protocol):
+    """What differs between the engines' protocols."""
+
+    stub: Any
+
+    def request(self, request: GenerateRequest) -> Any:
+        """The request's message."""
+
+    def abort(self, request_id: str) -> Any:
+        """The message that aborts it."""
+
+
+class VllmDialect:
+    """vllm.grpc.engine.VllmEngine."""
+
+    pb = vllm_engine_pb2
+
+    def __init__(self, channel: Any) -> None:
+        self.stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+
+    def request(self, request: GenerateRequest) -> Any:
+        """The request's message."""
+        return vllm_engine_pb2.GenerateRequest(
+            request_id=request.request_id,
+            tokenized=vllm_engine_pb2.TokenizedInput(input_ids=request.token_ids),
+            sampling_params=self._sampling(request.sampling),
+            stream=True,
+        )
+
+    def abort(self, request_id: str) -> Any:
+        """The message that aborts it."""
+        return vllm_engine_pb2.AbortRequest(request_ids=[request_id])
+
+    def _sampling(self, params: SamplingParams) -> Any:
+        return vllm_engine_pb2.SamplingParams(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            repetition_penalty=params.repetition_penalty,
+            max_tokens=params.max_tokens,
+            min_tokens=params.min_tokens,
+            stop_token_ids=params.stop_token_ids,
+            skip_special_tokens=False,
+            ignore_eos=params.ignore_eos,
+            n=1,
+            logprobs=params.logprobs,
+            seed=params.seed,
+            logit_bias=dict(params.logit_bias),
+        )
+
+
+class SglangDialect:
+    """sglang.grpc.scheduler.SglangScheduler."""
+
+    pb = sglang_scheduler_pb2
+
+    def __init__(self, channel: Any) -> None:
+        self.stub = sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
+
+    def request(self, request: GenerateRequest) -> Any:
+        """The request's message; raises RequestError for a seed, which this protocol cannot carry."""
+        if request.sampling.seed is not None:
+            raise RequestError("SGLang workers take no seed over gRPC.", hint="Leave 'seed' out.")
+        return sglang_scheduler_pb2.GenerateRequest(
+            request_id=request.request_id,
+            tokenized=sglang_scheduler_pb2.TokenizedInput(input_ids=request.token_ids),
+            sampling_params=self._sampling(request.sampling),
+            return_logprob=request.sampling.logprobs is not None,
+            logprob_start_len=-1,
+            top_logprobs_num=request.sampling.logprobs or 0,
+            stream=True,
+        )
+
+    def abort(self, request_id: str) -> Any:
+        """The message that aborts it."""
+        return sglang_scheduler_pb2.AbortRequest(request_id=request_id, reason="client disconnected")
+
+    def _sampling(self, params: SamplingParams) -> Any:
+        return sglang_scheduler_pb2.SamplingParams(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k or -1,
+            min_p=params.min_p,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            repetition_penalty=params.repetition_penalty,
+            max_new_tokens=params.max_tokens,
+            min_new_tokens=params.min_tokens,
+            stop_token_ids=params.stop_token_ids,
+            skip_special_tokens=False,
+            ignore_eos=params.ignore_eos,
+            n=1,
+            logit_bias={str(token): bias for token, bias in params.logit_bias.items()},
+        )
+
+
+class GrpcWorker:
+    """A vLLM or SGLang engine behind gRPC; which of the two is asked at ``start``.
+
+    Implements :class:`foreword.gateway.workers.Worker`.
+    """
+
+    def __init__(self, connection: WorkerConnection) -> None:
+        self.connection = connection
+        self.name = connection.name
+        self.model = ""
+        self.max_model_len = 0
+        self.block_size = 0
+        self.eos_token_ids: tuple[int, ...] = ()
+        self.tokenizer_path = ""
+        self._statistics = WorkerStatistics()
+        self._channel: Any = None
+        self._dialect: VllmDialect | SglangDialect | None = None
+
+    async def start(self) -> None:
+        """Connect and learn the model's name and limits; raises WorkerUnavailable."""
+        if self._channel is None:
+            self._channel = self._make_channel()
+        for dialect in (VllmDialect(self._channel), SglangDialect(self._channel)):
+            try:
+                info = await dialect.stub.GetModelInfo(dialect.pb.GetModelInfoRequest(), **self._call())
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    continue
+                raise self._failure(error) from error
+            self._learn(dialect, info)
+            await self._learn_block_size(dialect)
+            return
+        raise WorkerUnavailable(
+            f"The worker {self.name} speaks neither vLLM's nor SGLang's gRPC protocol.",
+            hint="Start it with --grpc and smg-grpc-servicer.",
+        )
+
+    def _learn(self, dialect: VllmDialect | SglangDialect, info: Any) -> None:
+        self._dialect = dialect
+        self.model = self.connection.model or info.served_model_name or info.model_path
+        self.max_model_len = info.max_context_length
+        self.eos_token_ids = tuple(info.eos_token_ids)
+        self.tokenizer_path = info.tokenizer_path or info.model_path
+
+    async def _learn_block_size(self, dialect: VllmDialect | SglangDialect) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            info = await dialect.stub.GetServerInfo(dialect.pb.GetServerInfoRequest(), **self._call())
+            self.block_size = getattr(info, "block_size", 0)
+
+    def _make_channel(self) -> Any:
+        target = self.connection.address
+        if self.connection.tls is None:
+            return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        tls = self.connection.tls
+        credentials = grpc.ssl_channel_credentials(tls.read_ca(), *tls.read_client_pair())
+        return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+
+    def _call(self, timeout: float | None = CALL_TIMEOUT) -> dict[str, Any]:
+        key = self.connection.api_key
+        return {"timeout": timeout, "metadata": [("authorization", f"Bearer {key}")] if key else None}
+
+    async def stop(self) -> None:
+        """Close the connection; the server aborts what still runs."""
+        if self._channel is not None:
+            await self._channel.close(grace=None)
+            self._channel = self._dialect = None
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateOutput]:
+        """Yield the request's tokens as they come; raises RequestError, ContextOverflow or WorkerError."""
+        dialect = self._ready()
+        if request.cache_salt is not None:
+            raise RequestError(
+                "Workers over gRPC take no cache_salt.", hint="Use HTTP or ZMQ workers to separate tenants' caches."
+            )
+        call = dialect.stub.Generate(dialect.request(request), **self._call(timeout=None))
+        finished, sent = False, 0
+        try:
+            async for message in call:
+                output = read_response(request, message, sent)
+                finished, sent = output.finish_reason is not None, sent + len(output.token_ids)
+                yield output
+                if finished:
+                    return
+            raise WorkerError(f"The worker {self.name} ended the stream before the answer was complete.")
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from error
+        finally:
+            if not finished and not call.done():
+                call.cancel()
+                await self._abort(dialect, request.request_id)
+
+    async def _abort(self, dialect: VllmDialect | SglangDialect, request_id: str) -> None:
+        """Cancelling a call frees what it held in servicers that watch for it; the explicit abort does in all."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            await dialect.stub.Abort(dialect.abort(request_id), **self._call(timeout=2.0))
+
+    def _ready(self) -> VllmDialect | SglangDialect:
+        if self._dialect is None:
+            raise WorkerUnavailable(f"The worker {self.name} is not connected.", retry_after=1)
+        return self._dialect
+
+    def _failure(self, error: Any) -> WorkerError | RequestError:
+        code, details = error.code(), (error.details() or "").strip()[:500]
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            if "maximum context length" in details or "longer than the maximum" in details:
+                return ContextOverflow(f"The worker {self.name} refused the prompt: {details}")
+            return RequestError(f"The worker {self.name} refused the request: {details}")
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return WorkerUnavailable(f"The worker {self.name} cannot be reached: {details}", retry_after=1)
+        return WorkerError(f"The worker {self.name} failed ({code.name}): {details}")
+
+    async def check_health(self) -> bool:
+        """Whether a request would be taken now; asks for the load on the way."""
+        try:
+            if self._dialect is None:
+                await self.start()
+            dialect = self._ready()
+            health = await dialect.stub.HealthCheck(dialect.pb.HealthCheckRequest(), **self._call())
+            if health.healthy:
+                await self._refresh_load(dialect)
+            return bool(health.healthy)
+        except (grpc.aio.AioRpcError, WorkerError, RequestError):
+            return False
+
+    async def _refresh_load(self, dialect: VllmDialect | SglangDialect) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            answer = await dialect.stub.GetLoads(dialect.pb.GetLoadsRequest(), **self._call())
+            self._statistics = WorkerStatistics(
+                sum(load.num_running_reqs for load in answer.loads),
+                sum(load.num_waiting_reqs for load in answer.loads),
+                max((load.token_usage for load in answer.loads), default=0.0),
+            )
+
+    def statistics(self) -> WorkerStatistics:
+        """How busy the worker said it was when last asked."""
+        return self._statistics
+
+    async def fetch_tokenizer(self, folder: Path) -> Path:
+        """Write the worker's tokenizer files into an empty folder; raises WorkerError when they are not whole."""
+        dialect = self._ready()
+        data, digest = bytearray(), ""
+        try:
+            async for chunk in dialect.stub.GetTokenizer(common_pb2.GetTokenizerRequest(), **self._call(timeout=60.0)):
+                data += chunk.data
+                digest = chunk.sha256 or digest
+                if len(data) > MAX_TOKENIZER_BYTES:
+                    raise WorkerError(f"The tokenizer of {self.name} is over {MAX_TOKENIZER_BYTES} bytes.")
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise WorkerError(f"The tokenizer of {self.name} does not have the digest it was announced with.")
+        unpack_tokenizer(bytes(data), folder)
+        return folder
+
+    async def follow_kv_events(self, sink: EventSink) -> None:
+        """Keep a sink equal to what the worker has cached, until cancelled; ends when the worker publishes nothing."""
+        follower = EventFollower(sink)
+        while True:
+            try:
+                await self._follow_once(follower)
+            except grpc.aio.AioRpcError as error:
+                if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION):
+                    log.info("kv_events.none", worker=self.name, details=error.details())
+                    return
+            except WorkerError:
+                pass  # not connected: the health check connects again
+            follower.reset()  # whatever comes next may be another life of the worker
+            await asyncio.sleep(RESUBSCRIBE_SECONDS)
+
+    async def _follow_once(self, follower: EventFollower) -> None:
+        """One subscription, from the worker's first batch or, if that is gone, from a snapshot or what it still has."""
+        dialect = self._ready()
+        request = common_pb2.SubscribeKvEventsRequest(start_sequence_number=0)
+        first = True
+        async for message in dialect.stub.SubscribeKvEvents(request, **self._call(timeout=None)):
+            if message.HasField("load"):
+                self._learn_load(message.load)
+                if message.load.load_only:
+                    continue
+            batch = read_batch(message)
+            snapshot = message.HasField("snapshot") and not message.snapshot.index
+            if first or snapshot:
+                follower.replayed([batch])
+                first = False
+            elif follower.receive(batch):
+                return  # a gap: subscribe anew
+
+    def _learn_load(self, load: Any) -> None:
+        self._statistics = WorkerStatistics(load.running_requests, load.waiting_requests, load.token_usage)
+
+
+UNSIGNED = (1 << 64) - 1
+
+
+def read_batch(message: Any) -> EventBatch:
+    """A KvEventBatch as events; hashes are 64 bits, signed on this wire and unsigned everywhere else."""
+    events = [event for item in message.events if (event := _read_event(item)) is not None]
+    return EventBatch(message.sequence_number, message.timestamp, tuple(events))
+
+
+def _read_event(item: Any) -> KVCacheEvent | None:
+    kind = item.WhichOneof("data")
+    if kind == "cleared":
+        return AllBlocksCleared()
+    data = getattr(item, kind) if kind else None
+    if data is None or data.group_idx or data.tier > common_pb2.KV_CACHE_TIER_DEVICE:
+        return None
+    if data.HasField("locality") and data.locality == common_pb2.KV_CACHE_LOCALITY_REMOTE:
+        return None
+    if kind == "removed":
+        return BlockRemoved([block_hash & UNSIGNED for block_hash in data.block_hashes])
+    return _read_stored(data)
+
+
+def _read_stored(data: Any) -> BlockStored | None:
+    blocks = data.blocks
+    if not blocks:
+        return None
+    extra_keys = [_read_extra_keys(block) for block in blocks]
+    return BlockStored(
+        [block.block_hash & UNSIGNED for block in blocks],
+        data.parent_block_hash & UNSIGNED if data.HasField("parent_block_hash") else None,
+        [token for block in blocks for token in block.token_ids],
+        blocks[0].block_size or len(blocks[0].token_ids),
+        data.lora_name or None,
+        extra_keys if any(extra_keys) else None,
+    )
+
+
+def _read_extra_keys(block: Any) -> tuple[Any, ...] | None:
+    def value(extra: Any) -> Any:
+        kind = extra.WhichOneof("key")
+        if kind == "multimodal":
+            return extra.multimodal.identifier, extra.multimodal.offset
+        return getattr(extra, kind) if kind else None
+
+    return tuple(value(extra) for extra in block.extra_keys) or None
+
+
+def unpack_tokenizer(data: bytes, folder: Path) -> None:
+    """Unzip tokenizer files, plain names only and bounded in size; raises WorkerError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if sum(entry.file_size for entry in entries) > MAX_TOKENIZER_BYTES:
+                raise WorkerError(f"A worker's tokenizer unpacks to over {MAX_TOKENIZER_BYTES} bytes.")
+            for entry in entries:
+                (folder / Path(entry.filename).name).write_bytes(archive.read(entry))
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+        raise WorkerError(f"A worker's tokenizer is not a readable zip file: {error}.") from error
+
+
+FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+def read_response(request: GenerateRequest, message: Any, sent: int) -> GenerateOutput:
+    """One message of a stream, of either engine, after ``sent`` tokens; raises WorkerError when it reports an error.
+
+    A last message that repeats the whole answer is told by its own token count.
+    """
+    if message.WhichOneof("response") == "chunk":
+        chunk = message.chunk
+        return GenerateOutput(
+            request.request_id,
+            tuple(chunk.token_ids),
+            num_prompt_tokens=chunk.prompt_tokens,
+            num_cached_tokens=chunk.cached_tokens,
+            logprobs=read_logprobs(request, chunk),
+        )
+    last = message.complete
+    reason = FINISH_REASONS.get(last.finish_reason)
+    if reason is None:
+        raise WorkerError(f"The worker ended a request with {last.finish_reason!r}.")
+    skip = sent if len(last.output_ids) == last.completion_tokens else 0
+    logprobs = read_logprobs(request, last)
+    return GenerateOutput(
+        request.request_id,
+        tuple(last.output_ids[skip:]),
+        finish_reason=reason,
+        stop_token_id=last.output_ids[-1] if reason == "stop" and last.output_ids else None,
+        num_prompt_tokens=last.prompt_tokens,
+        num_cached_tokens=last.cached_tokens,
+        logprobs=logprobs[skip:] if logprobs and len(logprobs) == len(last.output_ids) else logprobs,
+    )
+
+
+def read_logprobs(request: GenerateRequest, message: Any) -> tuple[TokenLogprobs, ...] | None:
+    """The log probabilities beside a delta, if they were asked for."""
+    if request.sampling.logprobs is None or not message.HasField("output_logprobs"):
+        return None
+    found = message.output_logprobs
+    tops: Sequence[Any] = found.top_logprobs or [None] * len(found.token_ids)
+    return tuple(
+        TokenLogprobs(token, logprob, tuple(zip(top.token_ids, top.values, strict=True)) if top else ())
+        for token, logprob, top in zip(found.token_ids, found.token_logprobs, tops, strict=True)
+    )

@@ -1,0 +1,167 @@
+"""One worker of the fleet: its client, how it has behaved, what it has in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from foreword.gateway.http_worker import ProxyResponse
+from foreword.gateway.load import WorkerLoad
+from foreword.gateway.policies import Candidate
+from foreword.gateway.resilience import CircuitBreaker
+from foreword.generation import GenerateOutput, GenerateRequest, WorkerStatistics
+
+MemberState = Literal["healthy", "unhealthy", "draining"]
+
+
+class Client(Protocol):
+    """What every client of a worker has, whatever its transport."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Make ready; raises WorkerUnavailable."""
+
+    async def stop(self) -> None:
+        """Abort what still runs and free everything."""
+
+    async def check_health(self) -> bool:
+        """Whether a request would be taken now."""
+
+    def statistics(self) -> WorkerStatistics:
+        """How busy the worker is."""
+
+
+class Generator(Client, Protocol):
+    """A client that takes token ids: :class:`foreword.gateway.workers.Worker`."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateOutput]:
+        """Yield the request's tokens as they come."""
+
+
+class Forwarder(Client, Protocol):
+    """A client that takes HTTP requests as they are."""
+
+    async def forward(
+        self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> ProxyResponse:
+        """Send a request on."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatistics:
+    """One worker as operators see it."""
+
+    name: str
+    models: tuple[str, ...]
+    state: MemberState
+    breaker: str
+    requests: int
+    backlog_tokens: int
+    served: int
+    failures: int
+    predicted_tokens: int
+    reported_tokens: int
+    mispredicted: int
+    worker: WorkerStatistics
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker in the fleet. The fleet owns it; requests go through ``begin`` and ``end``."""
+
+    client: Client
+    load: WorkerLoad = field(default_factory=WorkerLoad)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    healthy: bool = False
+    draining: bool = False
+    served: int = 0
+    failures: int = 0
+    predicted_tokens: int = 0
+    reported_tokens: int = 0
+    mispredicted: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    events: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.client.name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What it serves; empty until it was reached."""
+        models: tuple[str, ...] = getattr(self.client, "models", ())
+        return models or tuple(filter(None, [getattr(self.client, "model", "")]))
+
+    @property
+    def forwards(self) -> bool:
+        """Whether it takes HTTP requests as they are, and so tokenises itself."""
+        return hasattr(self.client, "forward")
+
+    @property
+    def state(self) -> MemberState:
+        """Draining wins: it takes no requests, however well it is."""
+        if self.draining:
+            return "draining"
+        return "healthy" if self.healthy else "unhealthy"
+
+    def can_take(self, model: str, now: float) -> bool:
+        """Whether a request for the model may be sent to it."""
+        return self.state == "healthy" and model in self.models and self.breaker.can_begin(now)
+
+    def candidate(self, cached_tokens: int, now: float) -> Candidate:
+        """The worker as a policy sees it."""
+        waiting = self.client.statistics().waiting
+        load = self.load
+        return Candidate(self.name, cached_tokens, load.requests, waiting, load.backlog_tokens, load.recent_tokens(now))
+
+    def begin(self, uncached_tokens: int, now: float) -> None:
+        """A request is sent to it."""
+        self.load.begin(uncached_tokens, now)
+        self.breaker.begin(now)
+        self.idle.clear()
+
+    def end(self, unfinished_tokens: int) -> None:
+        """A request is over."""
+        self.load.end(unfinished_tokens)
+        self.breaker.release()
+        if not self.load.requests:
+            self.idle.set()
+
+    def fail(self, now: float, *, unreachable: bool) -> None:
+        """It failed a request; one that cannot be reached gets no more until a health check finds it well."""
+        self.failures += 1
+        self.breaker.fail(now)
+        if unreachable:
+            self.healthy = False
+
+    def succeed(self) -> None:
+        """It answered a request."""
+        self.served += 1
+        self.breaker.succeed()
+
+    def compare(self, predicted: int, reported: int) -> None:
+        """Note what was expected of its cache and what it says it had."""
+        self.predicted_tokens += predicted
+        self.reported_tokens += reported
+        self.mispredicted += predicted != reported
+
+    def statistics(self, now: float) -> MemberStatistics:
+        """Its state and counts."""
+        return MemberStatistics(
+            self.name,
+            self.models,
+            self.state,
+            self.breaker.state(now),
+            self.load.requests,
+            self.load.backlog_tokens,
+            self.served,
+            self.failures,
+            self.predicted_tokens,
+            self.reported_tokens,
+            self.mispredicted,
+            self.client.statistics(),
+        )

@@ -1,0 +1,160 @@
+"""Where a worker is and how to reach it, read from its URL.
+
+    http://HOST:PORT      https://HOST:PORT       an OpenAI-compatible server
+    grpc://HOST:PORT      grpcs://HOST:PORT       vLLM or SGLang behind gRPC
+    zmq+ipc://PATH        ipc://PATH              a headless vLLM engine, on sockets PATH-in.sock and PATH-out.sock
+
+Options follow as a query: ``kv-events`` and ``kv-replay`` (ZMQ endpoints of its KV events), ``handshake`` (ZMQ workers),
+``model`` (the name it is served under here), ``key-file`` (sent as a bearer token), ``ca``, ``cert`` and ``cert-key`` (TLS).
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from foreword.errors import ConfigError
+
+Transport = Literal["http", "grpc", "zmq"]
+
+SCHEMES: dict[str, tuple[Transport, bool]] = {
+    "http": ("http", False),
+    "https": ("http", True),
+    "grpc": ("grpc", False),
+    "grpcs": ("grpc", True),
+    "zmq+ipc": ("zmq", False),
+    "ipc": ("zmq", False),
+}
+"""Scheme -> transport, and whether over TLS."""
+
+OPTIONS = ("kv-events", "kv-replay", "handshake", "model", "key-file", "ca", "cert", "cert-key")
+DEFAULT_HANDSHAKE = "tcp://127.0.0.1:29550"
+"""vLLM's default --data-parallel-rpc-port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of PEM: authorities to trust in place of the system's, and a certificate of our own for mutual TLS."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    cert_key: Path | None = None
+
+    def read_ca(self) -> bytes | None:
+        """The trusted authorities; raises ConfigError."""
+        return _read(self.ca) if self.ca else None
+
+    def read_client_pair(self) -> tuple[bytes | None, bytes | None]:
+        """Private key and certificate; raises ConfigError."""
+        if self.cert is None:
+            return None, None
+        return _read(self.cert_key or self.cert), _read(self.cert)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP clients; raises ConfigError."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.cert_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"The worker's TLS files cannot be used: {error}.") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConnection:
+    """A worker's URL, taken apart. ``name`` is the URL without its query, which may hold paths of secrets.
+
+    Attributes:
+        address: HOST:PORT, or the PATH of ZMQ sockets.
+        model: the name to serve it under, in place of the worker's own.
+        api_key: sent to the worker with every request; never shown.
+    """
+
+    name: str
+    transport: Transport
+    address: str
+    tls: Tls | None = None
+    model: str = ""
+    api_key: str = ""
+    kv_events: str | None = None
+    kv_replay: str | None = None
+    handshake: str = DEFAULT_HANDSHAKE
+
+    def __repr__(self) -> str:
+        return f"WorkerConnection({self.name!r})"
+
+    @property
+    def base_url(self) -> str:
+        """Of HTTP workers, without a slash at the end."""
+        return f"{'https' if self.tls else 'http'}://{self.address}"
+
+
+def parse_worker_url(url: str) -> WorkerConnection:
+    """Take a worker's URL apart; raises ConfigError saying what of it is wrong."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(
+            f"A worker's URL begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}, not as {url[:100]!r}.",
+            url=url[:100],
+        )
+    if parts.username or parts.password or parts.fragment:
+        raise ConfigError("A worker's URL has no user, password or fragment.", hint="Use key-file=PATH for a key.")
+    transport, secure = SCHEMES[parts.scheme]
+    options = _parse_options(parts.query)
+    address = _parse_ipc(parts.netloc, parts.path) if transport == "zmq" else _parse_host(url, parts.netloc, parts.path)
+    files = {name: Path(options[name]) if name in options else None for name in ("ca", "cert", "cert-key")}
+    return WorkerConnection(
+        name=f"{parts.scheme}://{address}",
+        transport=transport,
+        address=address,
+        tls=Tls(files["ca"], files["cert"], files["cert-key"]) if secure else None,
+        model=options.get("model", ""),
+        api_key=_read(Path(options["key-file"])).decode().strip() if "key-file" in options else "",
+        kv_events=options.get("kv-events"),
+        kv_replay=options.get("kv-replay"),
+        handshake=options.get("handshake", DEFAULT_HANDSHAKE),
+    )
+
+
+def _parse_options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in OPTIONS:
+            raise ConfigError(f"A worker's URL has no option {name!r}.", hint=f"Options: {', '.join(OPTIONS)}.")
+    return options
+
+
+def _parse_ipc(netloc: str, path: str) -> str:
+    address = netloc + path
+    if not address.startswith("/"):
+        raise ConfigError(f"A ZMQ worker's path is absolute: ipc:///{address.lstrip('/')}.")
+    if len(address) > 96:  # sockaddr_un holds 108 bytes, "-out.sock" included
+        raise ConfigError(
+            f"The socket path {address} is too long for a Unix socket.", hint="Use at most 96 characters."
+        )
+    return address
+
+
+def _parse_host(url: str, netloc: str, path: str) -> str:
+    try:
+        port = urlsplit(url).port
+    except ValueError as error:
+        raise ConfigError(f"The worker's URL {url[:100]!r} has no usable port: {error}.") from error
+    if not netloc or netloc.startswith(":"):
+        raise ConfigError(f"The worker's URL {url[:100]!r} names no host.", hint="Write scheme://HOST:PORT.")
+    if path not in ("", "/"):
+        raise ConfigError(f"The worker's URL {url[:100]!r} has a path.", hint="Give the server's root, without /v1.")
+    if port is None and urlsplit(url).scheme.startswith("grpc"):
+        raise ConfigError(f"The worker's URL {url[:100]!r} has no port.", hint="Write grpc://HOST:PORT.")
+    return netloc
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"The worker's file {path} cannot be read: {error.strerror}.", path=str(path)) from error

@@ -1,0 +1,73 @@
+"""Worker URLs, taken apart or refused with a reason."""
+
+from pathlib import Path
+
+import pytest
+
+from foreword.errors import ConfigError
+from foreword.gateway.worker_url import parse_worker_url
+
+
+@pytest.mark.parametrize(
+    "url, name, transport, address",
+    [
+        ("http://10.0.0.1:8000", "http://10.0.0.1:8000", "http", "10.0.0.1:8000"),
+        ("http://vllm/", "http://vllm", "http", "vllm"),
+        ("https://[::1]:8443", "https://[::1]:8443", "http", "[::1]:8443"),
+        ("grpc://w-0.w.svc:50051", "grpc://w-0.w.svc:50051", "grpc", "w-0.w.svc:50051"),
+        ("grpcs://w:1?ca=/etc/ca.pem", "grpcs://w:1", "grpc", "w:1"),
+        ("zmq+ipc:///run/foreword/w0", "zmq+ipc:///run/foreword/w0", "zmq", "/run/foreword/w0"),
+        ("ipc:///run/foreword/w0", "ipc:///run/foreword/w0", "zmq", "/run/foreword/w0"),
+    ],
+)
+def test_every_scheme(url: str, name: str, transport: str, address: str) -> None:
+    """Scheme, transport and address; the name leaves the options out."""
+    connection = parse_worker_url(url)
+    assert (connection.name, connection.transport, connection.address) == (name, transport, address)
+    assert (connection.tls is not None) == url.startswith(("https", "grpcs"))
+
+
+def test_options(tmp_path: Path) -> None:
+    """Events, model, key and handshake are options; the key is read from its file and never shown."""
+    key = tmp_path / "key"
+    key.write_text("s3cret\n")
+    connection = parse_worker_url(
+        f"http://w:8000?kv-events=tcp://w:5557&kv-replay=tcp://w:5558&model=llama&key-file={key}&handshake=tcp://127.0.0.1:1"
+    )
+    assert (connection.kv_events, connection.kv_replay) == ("tcp://w:5557", "tcp://w:5558")
+    assert (connection.model, connection.api_key, connection.handshake) == ("llama", "s3cret", "tcp://127.0.0.1:1")
+    assert "s3cret" not in repr(connection)
+
+
+@pytest.mark.parametrize(
+    "url, message",
+    [
+        ("w:8000", "begins with one of"),
+        ("ftp://w", "begins with one of"),
+        ("http://", "names no host"),
+        ("http://:80", "names no host"),
+        ("http://w:99999", "no usable port"),
+        ("http://w/v1", "has a path"),
+        ("http://u:p@w", "no user, password"),
+        ("http://w#x", "no user, password or fragment"),
+        ("http://w?kv_events=x", "no option 'kv_events'"),
+        ("http://w?key-file=/nonexistent", "cannot be read"),
+        ("grpc://w", "has no port"),
+        ("ipc://relative/path", "is absolute"),
+        ("ipc:///" + "x" * 100, "too long"),
+    ],
+)
+def test_what_is_wrong_is_said(url: str, message: str) -> None:
+    """One sentence on what is wrong with the URL, without its secrets."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_worker_url(url)
+    assert "u:p" not in str(caught.value)
+
+
+def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
+    """A wrong authority file is a config error, not a traceback."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+    tls = parse_worker_url(f"https://w?ca={tmp_path / 'ca.pem'}").tls
+    assert tls is not None
+    with pytest.raises(ConfigError, match="cannot be used"):
+        tls.context()
