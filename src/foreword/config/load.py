@@ -19,7 +19,7 @@ OTHER_VARIABLES = {
 }
 """Variables that are no setting of the gateway."""
 
-WORKER_SCHEMES: tuple[str, ...] = ()
+WORKER_SCHEMES: tuple[str, ...] = ("http", "https", "grpc", "grpcs", "zmq+ipc", "ipc")
 """Schemes of --worker-urls that this release has a client for."""
 
 

@@ -26,7 +26,10 @@ def setting(
     choices: tuple[str, ...] = (),
     pattern: str = "",
 ) -> Any:
-    """One setting as a dataclass field; a numeric range is inclusive, a pattern matches the whole value."""
+    """One setting as a dataclass field; a numeric range is inclusive, a pattern matches the whole value.
+
+    With both choices and a pattern a value is one of the choices or matches.
+    """
     row = {
         "section": section,
         "help": help,
@@ -83,9 +86,9 @@ class Setting:
         return parsed
 
     def _problem(self, value: Any) -> str:
-        if self.choices and value not in self.choices:
+        if self.choices and value not in self.choices and not (self.pattern and re.fullmatch(self.pattern, value)):
             return f"is not one of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
-        if self.pattern and not re.fullmatch(self.pattern, value):
+        if self.pattern and not self.choices and not re.fullmatch(self.pattern, value):
             return f"does not match {self.pattern}"
         if self.minimum is not None and self.maximum is not None and not self.minimum <= value <= self.maximum:
             return f"is not from {self.minimum:.15g} to {self.maximum:.15g}"

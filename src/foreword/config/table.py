@@ -64,7 +64,25 @@ class Config:
         "Workers to route to; several are separated by spaces or commas. Without it the embedded engine is the worker.",
         metavar="URL...",
     )
-    policy: str = setting(WORKERS, "cache_aware", "How a worker is picked when there are several.", choices=POLICIES)
+    worker_discovery: str | None = setting(
+        WORKERS,
+        None,
+        "Where further workers are found while the gateway runs: file:PATH, or kubernetes://NAMESPACE/SERVICE:PORT.",
+        metavar="SOURCE",
+    )
+    policy: str = setting(
+        WORKERS,
+        "cache_aware",
+        "How a worker is picked when there are several; module:Class is a policy of your own.",
+        choices=POLICIES,
+        pattern=r"[\w.]+:\w+",
+    )
+    redis_url: str | None = setting(
+        WORKERS,
+        None,
+        "Valkey or Redis through which several gateways count distinct prefixes together; none is needed.",
+        metavar="URL",
+    )
     tokenizer_cache_enable_l0: bool = setting(TOKENIZER_CACHE, False, "Cache the ids of whole inputs (L0).")
     tokenizer_cache_l0_max_entries: int = setting(
         TOKENIZER_CACHE, 10_000, "Inputs that L0 holds at most.", minimum=1, maximum=2**31

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from prometheus_client import start_http_server
 
@@ -14,20 +16,29 @@ from foreword.gateway.answer_cache import AnswerCache
 from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.chat import ChatEndpoint
 from foreword.gateway.completions import CompletionsEndpoint
+from foreword.gateway.discovery import Discovery, parse_source
 from foreword.gateway.errors import Interrupted
 from foreword.gateway.exchange import Exchange, Message, Receive, Send
 from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.fleet import Fleet
+from foreword.gateway.forwarding import Forwarding
 from foreword.gateway.immediate import Immediate
 from foreword.gateway.inflight import InFlight
+from foreword.gateway.kv_follow import follow
+from foreword.gateway.member import Client
 from foreword.gateway.metrics import Metrics, Sample
 from foreword.gateway.middleware import Authenticate, Dispatch, Limit, Observe
 from foreword.gateway.pages import PageEndpoints
-from foreword.gateway.pool import WorkerPool
+from foreword.gateway.policies import make_policy
 from foreword.gateway.responses import ResponsesEndpoint
 from foreword.gateway.routing import Route, Router
 from foreword.gateway.serving import Serving
+from foreword.gateway.shared_state import SharedFingerprints, connect
 from foreword.gateway.tokenize import TokenizeEndpoints
 from foreword.gateway.tokenizers import TokenizerRegistry, answer_cache_memory
+from foreword.gateway.worker_clients import make_client, read_eos_token_ids
+from foreword.gateway.worker_endpoints import WorkerEndpoints
+from foreword.gateway.worker_tokenizers import fetch_tokenizer
 from foreword.gateway.workers import Worker
 
 
@@ -37,8 +48,16 @@ class Gateway:
     def __init__(self, config: Config, tokenizers: TokenizerRegistry, workers: Sequence[Worker]) -> None:
         self.config = config
         self.metrics = Metrics(config.metrics_namespace)
-        self.pool = WorkerPool(workers, self.metrics)
         self.tokenizers = tokenizers
+        self._make_client = _client_maker(config, tokenizers)
+        self.pool = Fleet(
+            make_policy(config.policy),
+            [*workers, *map(self._make_client, config.worker_urls)],
+            follow=follow,
+            greet=lambda client: fetch_tokenizer(client, tokenizers),
+            on_failure=self.metrics.observe_failure,
+        )
+        self._discovery = _discovery(config, self.pool, self._make_client)
         self.in_flight = InFlight(config.request_timeout)
         self.limit = Limit(
             self.in_flight,
@@ -48,7 +67,7 @@ class Gateway:
         )
         self._answers = _answer_cache(config)
         self._tokenize = TokenizeEndpoints(tokenizers, self._answers, config)
-        self._distinct = DistinctFingerprints(time.monotonic)
+        self._distinct = _distinct(config)
         self._tasks: list[asyncio.Task[None]] = []
         self.router = Router(self._routes())
         keys = ApiKeys.load(config.api_keys) if config.api_keys is not None else None
@@ -68,12 +87,14 @@ class Gateway:
             self.config, self.tokenizers, self.pool, self.metrics, self.in_flight, SegmentFingerprints(), self._distinct
         )
         tokenize = self._tokenize
+        workers = WorkerEndpoints(self.pool, self._make_client)
+        forwarding = partial(Forwarding, self.pool, self.in_flight)
         pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
         pages.routes = (
             Route("GET", "/", pages.page, "What runs here.", "open"),
-            Route("POST", "/v1/chat/completions", ChatEndpoint(serving), "Answer a conversation."),
-            Route("POST", "/v1/completions", CompletionsEndpoint(serving), "Go on from a text or ids."),
-            Route("POST", "/v1/responses", ResponsesEndpoint(serving), "Respond to input items."),
+            Route("POST", "/v1/chat/completions", forwarding(ChatEndpoint(serving)), "Answer a conversation."),
+            Route("POST", "/v1/completions", forwarding(CompletionsEndpoint(serving)), "Go on from a text or ids."),
+            Route("POST", "/v1/responses", forwarding(ResponsesEndpoint(serving)), "Respond to input items."),
             Route("POST", "/v1/tokenize", tokenize.tokenize, "Turn text into token ids."),
             Route("POST", "/v1/detokenize", tokenize.detokenize, "Turn token ids into text."),
             Route("GET", "/v1/models", pages.models, "List the models."),
@@ -81,6 +102,9 @@ class Gateway:
             Route("GET", "/v1/tokenizers", tokenize.list_tokenizers, "List the tokenizers and their caches."),
             Route("POST", "/v1/tokenizers", tokenize.add_tokenizer, "Load a tokenizer.", "admin"),
             Route("DELETE", "/v1/tokenizers/{name}", tokenize.remove_tokenizer, "Remove a tokenizer.", "admin"),
+            Route("GET", "/v1/workers", workers.list, "List the workers and how they are.", "admin"),
+            Route("POST", "/v1/workers", workers.add, "Take a worker in.", "admin"),
+            Route("DELETE", "/v1/workers/{name}", workers.remove, "Drain a worker and let it go.", "admin"),
             Route("GET", "/health", pages.liveness, "The server runs.", "open"),
             Route("GET", "/liveness", pages.liveness, "The server runs.", "open"),
             Route("GET", "/readiness", pages.readiness, "New requests are taken.", "open"),
@@ -120,6 +144,11 @@ class Gateway:
             asyncio.create_task(self.in_flight.sweep_forever()),
             asyncio.create_task(self.pool.check_forever()),
         ]
+        if self._discovery is not None:
+            await self._discovery.look()
+            self._tasks.append(asyncio.create_task(self._discovery.run()))
+        if isinstance(self._distinct, SharedFingerprints):
+            self._tasks.append(asyncio.create_task(self._distinct.run()))
         if self.config.prometheus_port is not None:
             start_http_server(self.config.prometheus_port, addr=self.config.host, registry=self.metrics.registry)
 
@@ -130,6 +159,8 @@ class Gateway:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pool.stop()
+        if isinstance(self._distinct, SharedFingerprints):
+            await self._distinct.close()
 
     def drain(self) -> None:
         """Take no new requests; readiness says so."""
@@ -148,6 +179,25 @@ def _answer_cache(config: Config) -> AnswerCache | None:
         max_entries=config.tokenizer_cache_l0_max_entries,
         max_memory=answer_cache_memory(config.tokenizer_cache_l0_max_memory),
     )
+
+
+def _client_maker(config: Config, tokenizers: TokenizerRegistry) -> Callable[[str], Client]:
+    """Makes clients for workers' URLs. What an engine over ZMQ cannot say of its model is read off the model here."""
+    source = config.model_path or config.tokenizer_path
+    eos_token_ids = read_eos_token_ids(Path(source)) if source else ()
+    model = next((loaded.name for loaded in tokenizers), "")
+    return partial(make_client, model=model, eos_token_ids=eos_token_ids)
+
+
+def _discovery(config: Config, fleet: Fleet, make: Callable[[str], Client]) -> Discovery | None:
+    if config.worker_discovery is None:
+        return None
+    return Discovery(fleet, parse_source(config.worker_discovery), make)
+
+
+def _distinct(config: Config) -> DistinctFingerprints | SharedFingerprints:
+    local = DistinctFingerprints(time.monotonic)
+    return local if config.redis_url is None else SharedFingerprints(connect(config.redis_url), local)
 
 
 def create_app(config: Config, tokenizers: TokenizerRegistry, workers: Sequence[Worker] = ()) -> Gateway:

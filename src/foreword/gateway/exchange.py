@@ -68,6 +68,13 @@ class Exchange:
         self.log: dict[str, Any] = {}
 
     @property
+    def target(self) -> str:
+        """Path and query as the client wrote them."""
+        path: bytes = self.scope.get("raw_path") or self.path.encode()
+        query: bytes = self.scope.get("query_string", b"")
+        return (path + b"?" + query if query else path).decode("latin-1")
+
+    @property
     def elapsed(self) -> float:
         """Seconds since the request's head was read."""
         return time.perf_counter() - self.started
@@ -129,6 +136,13 @@ class Exchange:
             (b"x-request-id", self.request_id.encode()),
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
+
+    async def start_relay(self, status: int, headers: Headers, error_event: ErrorEvent | None) -> None:
+        """Send the head of an answer that is passed on; a break is told by ``error_event``, or by a cut connection."""
+        self.status = status
+        self.error_event = error_event
+        head = [*headers, (b"x-request-id", self.request_id.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
 
     async def send_event(self, data: bytes) -> None:
         """Send one event of a started stream."""

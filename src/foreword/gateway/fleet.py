@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
@@ -47,6 +47,7 @@ class Assignment:
 
     Attributes:
         predicted_cached_tokens: what the worker's events say it holds; None where it sends none.
+        reported_cached_tokens: what the worker said it had; None until it did.
     """
 
     member: Member
@@ -54,6 +55,7 @@ class Assignment:
     lookup: Lookup
     uncached_tokens: int
     predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None = None
     begun: bool = False
 
     @property
@@ -68,6 +70,8 @@ class Fleet:
     Args:
         policy: chooses among the workers that can take a request.
         follow: how workers' KV events are followed.
+        greet: called with a worker that was reached for the first time or again, before it gets requests.
+        on_failure: called with the name of a worker that failed a request.
         clock: seconds that never go back.
     """
 
@@ -77,11 +81,15 @@ class Fleet:
         workers: Iterable[Client] = (),
         *,
         follow: Follow | None = None,
+        greet: Callable[[Client], Awaitable[None]] | None = None,
+        on_failure: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.view = PrefixView()
         self._policy = policy
         self._follow = follow
+        self._greet = greet
+        self._on_failure = on_failure
         self._clock = clock
         self._budget = RetryBudget()
         self._retries = 0
@@ -181,16 +189,18 @@ class Fleet:
         except (ForewordError, OSError, TimeoutError):
             healthy = False
         if healthy and not member.healthy:
-            self._reached(member)
+            await self._reached(member)
         elif member.healthy and not healthy:
             log.warning("worker.unhealthy", worker=name)
         member.healthy = healthy
         return healthy
 
-    def _reached(self, member: Member) -> None:
+    async def _reached(self, member: Member) -> None:
         """A worker came, or came back: it may be in a new life, which holds nothing that was sent to the one before."""
         log.info("worker.healthy", worker=member.name, models=member.models)
         self.view.clear_sent(member.name)
+        if self._greet is not None:
+            await self._greet(member.client)
         if self._follow is not None and member.events is None:
             member.events = self._follow(member.client, self.view)
 
@@ -204,7 +214,8 @@ class Fleet:
             WorkerError: a worker failed after its first output.
         """
         prompt = Prompt(request.token_ids, cache_salt=request.cache_salt, sticky_key=request.routing_key)
-        for assignment in self._attempts(model, prompt, forwards=False):
+        failures: list[WorkerError] = []
+        for assignment in self._attempts(model, prompt, failures, forwards=False):
             try:
                 async with aclosing(self._run(assignment, request)) as outputs:
                     async for output in outputs:
@@ -212,6 +223,7 @@ class Fleet:
             except WorkerError as error:
                 if not self._may_retry(assignment, error):
                     raise
+                failures.append(error)
             else:
                 return
 
@@ -240,7 +252,8 @@ class Fleet:
             WorkerError: the worker broke the connection and no retry was left.
         """
         passed = tuple(headers)
-        for assignment in self._attempts(model, prompt, forwards=True):
+        failures: list[WorkerError] = []
+        for assignment in self._attempts(model, prompt, failures, forwards=True):
             client = cast("Forwarder", assignment.member.client)
             try:
                 with contextlib.ExitStack() as stack:
@@ -250,9 +263,12 @@ class Fleet:
             except WorkerError as error:
                 if not self._may_retry(assignment, error):
                     raise
+                failures.append(error)
         raise AssertionError  # _attempts raises before it ends
 
-    def _attempts(self, model: str, prompt: Prompt, *, forwards: bool) -> Iterator[Assignment]:
+    def _attempts(
+        self, model: str, prompt: Prompt, failures: list[WorkerError], *, forwards: bool
+    ) -> Iterator[Assignment]:
         """One worker after the other, until the caller has an answer; raises WorkerUnavailable when none is left."""
         self.find_model(model)
         self._budget.deposit()
@@ -270,7 +286,7 @@ class Fleet:
             assignment = self._assign(fit, prompt, lookup, now)
             tried.append(assignment.name)
             yield assignment
-        raise self._unavailable(model, forwards=forwards)
+        raise self._unavailable(model, failures, forwards=forwards)
 
     def _assign(self, fit: list[Member], prompt: Prompt, lookup: Lookup, now: float) -> Assignment:
         candidates = [member.candidate(lookup.expected.get(member.name, 0), now) for member in fit]
@@ -303,13 +319,21 @@ class Fleet:
         assignment.begun = True
         assignment.member.load.prefilled(assignment.uncached_tokens)
         self.view.prefilled(assignment.name, assignment.lookup.keys)
-        if cached_tokens is not None and assignment.predicted_cached_tokens is not None:
+        if cached_tokens is not None:
+            self.note_cached(assignment, cached_tokens)
+
+    def note_cached(self, assignment: Assignment, cached_tokens: int) -> None:
+        """Compare what a worker says it had cached with what was predicted."""
+        assignment.reported_cached_tokens = cached_tokens
+        if assignment.predicted_cached_tokens is not None:
             assignment.member.compare(assignment.predicted_cached_tokens, cached_tokens)
 
     def _note_failure(self, member: Member, error: WorkerError) -> None:
         log.warning("worker.failed", worker=member.name, error=str(error))
         unreachable = isinstance(error, WorkerUnavailable) and "status" not in error.evidence
         member.fail(self._clock(), unreachable=unreachable)
+        if self._on_failure is not None:
+            self._on_failure(member.name)
 
     def _may_retry(self, assignment: Assignment, error: WorkerError) -> bool:
         """Whether a failed request goes elsewhere. A worker that turned it away did no work: that costs no budget."""
@@ -319,17 +343,25 @@ class Fleet:
         self._retries += allowed
         return allowed
 
-    def _unavailable(self, model: str, *, forwards: bool) -> WorkerUnavailable:
+    def _unavailable(self, model: str, failures: list[WorkerError], *, forwards: bool) -> WorkerUnavailable:
         now = self._clock()
         waits = [
             member.breaker.retry_after(now)
             for member in self._members.values()
             if model in member.models and member.forwards == forwards
         ]
-        seconds = max(1.0, min(waits, default=1.0))
-        return WorkerUnavailable(
-            f"No worker of {model!r} can take the request now.", hint="Try again.", retry_after=seconds
+        seconds = max(
+            [1.0, min(waits, default=1.0), *(error.evidence.get("retry_after", 1.0) for error in failures[-1:])]
         )
+        message = f"No worker of {model!r} can take the request now."
+        if failures and not isinstance(failures[-1], WorkerUnavailable):
+            message = f"Every worker of {model!r} failed this request; the last said: {failures[-1].message}"
+        return WorkerUnavailable(message, hint="Try again.", retry_after=seconds)
+
+    @property
+    def has_forwarders(self) -> bool:
+        """Whether any worker takes HTTP requests as they are."""
+        return any(member.forwards for member in self._members.values())
 
     def forwards(self, model: str) -> bool:
         """Whether requests for the model are passed on as they are; raises ModelNotFound."""
@@ -352,7 +384,6 @@ class Fleet:
             yield "worker_requests_waiting", (member.name,), member.worker.waiting
             yield "worker_requests_in_flight", (member.name,), member.requests
             yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
-            yield "worker_failures", (member.name,), member.failures
             yield "prefix_cache_predicted_tokens", (member.name,), member.predicted_tokens
             yield "prefix_cache_reported_tokens", (member.name,), member.reported_tokens
             yield "prefix_cache_mispredictions", (member.name,), member.mispredicted
@@ -396,8 +427,8 @@ class _Relay:
         assignment, reported = self._assignment, self._sniffer.cached_tokens()
         if self.status < 500:
             assignment.member.succeed()
-        if reported is not None and assignment.predicted_cached_tokens is not None:
-            assignment.member.compare(assignment.predicted_cached_tokens, reported)
+        if reported is not None:
+            self._fleet.note_cached(assignment, reported)
         self.close()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from foreword.errors import ContextOverflow, WorkerError
-from foreword.gateway.pool import WorkerPool
+from foreword.gateway.fleet import Fleet
 from foreword.gateway.tokenizers import LoadedTokenizer
 from foreword.generation import GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs
 
@@ -44,9 +44,10 @@ class Generation:
     model: str
     request: GenerateRequest
     tokenizer: LoadedTokenizer
-    pool: WorkerPool
+    pool: Fleet
     options: TextOptions = field(default_factory=TextOptions)
     worker: str = ""
+    predicted_cached_tokens: int | None = None
     cached_tokens: int = 0
     completion_tokens: int = 0
 
@@ -67,6 +68,7 @@ class Generation:
         async with aclosing(self.pool.generate(self.model, self.request)) as outputs:
             async for worker, output in outputs:
                 self.worker = worker.name
+                self.predicted_cached_tokens = worker.predicted_cached_tokens
                 self._count(output)
                 added = text.push(_visible(output))
                 if text.stopped is not None:

@@ -20,13 +20,19 @@ from foreword.generation import WorkerStatistics
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-HOP_BY_HOP = frozenset(
-    {
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
-        b"transfer-encoding", b"upgrade", b"host", b"content-length", b"authorization", b"x-api-key", b"expect",
-    }
-)  # fmt: skip
-"""Headers that belong to one connection or to the gateway's client, and end here."""
+CONNECTION_HEADERS = frozenset(
+    {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"date", b"server"}
+    | {b"proxy-authenticate", b"proxy-authorization", b"x-request-id"}
+)
+"""Headers of an answer that belong to one connection or server, and end here."""
+HOP_BY_HOP = (CONNECTION_HEADERS - {b"x-request-id"}) | {
+    b"host",
+    b"content-length",
+    b"authorization",
+    b"x-api-key",
+    b"expect",
+}
+"""Headers of a request that end here: those of the connection, and the client's own key."""
 
 CONNECT_TIMEOUT = 5.0
 HEALTH_TIMEOUT = 5.0
@@ -60,7 +66,9 @@ class _HttpResponse:
         self._worker = worker
         self._response = response
         self.status = response.status
-        self.headers = tuple((name, value) for name, value in response.raw_headers if name.lower() not in HOP_BY_HOP)
+        self.headers = tuple(
+            (name, value) for name, value in response.raw_headers if name.lower() not in CONNECTION_HEADERS
+        )
 
     async def read_chunk(self) -> bytes:
         try:

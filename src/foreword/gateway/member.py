@@ -21,6 +21,14 @@ class Client(Protocol):
 
     name: str
 
+    @property
+    def model(self) -> str:
+        """What it serves; empty until it was reached."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and answer may have together; 0 while it is not known."""
+
     async def start(self) -> None:
         """Make ready; raises WorkerUnavailable."""
 
@@ -94,7 +102,7 @@ class Member:
     def models(self) -> tuple[str, ...]:
         """What it serves; empty until it was reached."""
         models: tuple[str, ...] = getattr(self.client, "models", ())
-        return models or tuple(filter(None, [getattr(self.client, "model", "")]))
+        return models or tuple(filter(None, [self.client.model]))
 
     @property
     def forwards(self) -> bool:

@@ -51,6 +51,27 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition("worker_requests_running", "gauge", "Requests that run on the worker.", ("worker",)),
     Definition("worker_requests_waiting", "gauge", "Requests that wait on the worker.", ("worker",)),
     Definition("worker_kv_usage_ratio", "gauge", "Share of the worker's KV memory in use, 0 to 1.", ("worker",)),
+    Definition("worker_requests_in_flight", "gauge", "Requests sent to the worker and not done.", ("worker",)),
+    Definition("worker_retries", "counter", "Requests sent to a further worker after one failed."),
+    Definition(
+        "prefix_cache_predicted_tokens",
+        "counter",
+        "Cached prompt tokens that a worker's KV events foretold.",
+        ("worker",),
+    ),
+    Definition(
+        "prefix_cache_reported_tokens",
+        "counter",
+        "Cached prompt tokens that a worker reported where its KV events foretold a number.",
+        ("worker",),
+    ),
+    Definition(
+        "prefix_cache_mispredictions",
+        "counter",
+        "Requests for which the foretold and the reported number differ.",
+        ("worker",),
+    ),
+    Definition("shared_state_connected", "gauge", "1 while the server shared between gateways answers, else 0."),
     Definition("worker_failures", "counter", "Requests that a worker failed.", ("worker",)),
     Definition(
         "distinct_prefix_fingerprints", "gauge", "Distinct prefix_fp seen in the last five minutes.", ("model",)

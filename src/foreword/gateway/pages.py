@@ -7,9 +7,9 @@ from html import escape
 from foreword import __version__
 from foreword.gateway.errors import Refusal
 from foreword.gateway.exchange import Exchange
+from foreword.gateway.fleet import Fleet
 from foreword.gateway.metrics import Metrics
 from foreword.gateway.middleware import Limit
-from foreword.gateway.pool import WorkerPool
 from foreword.gateway.routing import Route
 from foreword.gateway.tokenizers import TokenizerRegistry
 
@@ -20,7 +20,7 @@ HTML = b"text/html; charset=utf-8"
 class PageEndpoints:
     """Read-only endpoints that cost next to nothing and do not wait for a turn."""
 
-    def __init__(self, tokenizers: TokenizerRegistry, pool: WorkerPool, metrics: Metrics, limit: Limit) -> None:
+    def __init__(self, tokenizers: TokenizerRegistry, pool: Fleet, metrics: Metrics, limit: Limit) -> None:
         self._tokenizers = tokenizers
         self._pool = pool
         self._metrics = metrics
@@ -39,8 +39,7 @@ class PageEndpoints:
 
     async def model(self, exchange: Exchange) -> None:
         """One model."""
-        name = self._pool.find_model(exchange.path_tail).model
-        await exchange.respond_json(self._model(name))
+        await exchange.respond_json(self._model(exchange.path_tail))
 
     async def liveness(self, exchange: Exchange) -> None:
         """The process runs."""

@@ -11,11 +11,12 @@ from foreword.config import Config
 from foreword.gateway.errors import Interrupted, Refusal
 from foreword.gateway.exchange import Exchange
 from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.fleet import Fleet
 from foreword.gateway.generate import Generation, TextDelta, TextOptions, check_context, merge, sample_seeds
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.metrics import Metrics
-from foreword.gateway.pool import WorkerPool
 from foreword.gateway.protocol.common import SamplingFields
+from foreword.gateway.shared_state import SharedFingerprints
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
 from foreword.generation import GenerateRequest, SamplingParams
 
@@ -29,11 +30,11 @@ class Serving:
 
     config: Config
     tokenizers: TokenizerRegistry
-    pool: WorkerPool
+    pool: Fleet
     metrics: Metrics
     in_flight: InFlight
     segments: SegmentFingerprints
-    distinct: DistinctFingerprints
+    distinct: DistinctFingerprints | SharedFingerprints
 
     def find(self, model: str) -> LoadedTokenizer:
         """The tokenizer of a model that workers serve; raises ModelNotFound."""
@@ -64,7 +65,9 @@ class Serving:
             check_context(len(prompt), sampling.max_tokens, limit)
             for seed in sample_seeds(sampling, samples):
                 request_id = f"{exchange.request_id}-{len(generations)}"
-                wanted = GenerateRequest(request_id, prompt, replace(sampling, seed=seed), salt)
+                wanted = GenerateRequest(
+                    request_id, prompt, replace(sampling, seed=seed), salt, routing_key=request.prompt_cache_key
+                )
                 generations.append(Generation(request.model, wanted, loaded, self.pool, options))
         return generations
 
@@ -111,6 +114,7 @@ class Serving:
             model=generations[0].model,
             tokenizer=generations[0].tokenizer.tokenizer.identity.digest[:16],
             prompt_tokens=sum(one.prompt_tokens for one in generations),
+            predicted_cached_tokens=sum(one.predicted_cached_tokens or 0 for one in generations),
             cached_tokens=sum(one.cached_tokens for one in generations),
             completion_tokens=sum(one.completion_tokens for one in generations),
             worker=generations[0].worker,

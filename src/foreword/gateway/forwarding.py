@@ -1,0 +1,112 @@
+"""Requests for models behind HTTP workers: passed on byte for byte, with no more read of them than routing needs."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+
+import msgspec
+
+from foreword.gateway import sse
+from foreword.gateway.errors import Interrupted
+from foreword.gateway.exchange import EVENT_STREAM, Exchange
+from foreword.gateway.fleet import Assignment, Fleet
+from foreword.gateway.http_worker import ProxyResponse
+from foreword.gateway.inflight import InFlight
+from foreword.gateway.prefix_view import Prompt
+from foreword.gateway.routing import Handler
+
+
+class _Peek(msgspec.Struct):
+    """What routing looks at; the prompt's parts stay as they were written, in the order the model reads them."""
+
+    model: str
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    system: msgspec.Raw = msgspec.Raw(b"")
+    instructions: msgspec.Raw = msgspec.Raw(b"")
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+
+    def routing_prompt(self) -> Prompt:
+        """The prompt as routing sees it: its ids where the client sent ids, else its text."""
+        parts = (self.tools, self.system, self.instructions, self.messages, self.input, self.prompt)
+        ids = _token_ids(bytes(self.prompt))
+        return Prompt(ids, b"".join(map(bytes, parts)), self.cache_salt, self.prompt_cache_key)
+
+
+_PEEK = msgspec.json.Decoder(_Peek)
+_IDS = msgspec.json.Decoder(list[int])
+
+
+def _token_ids(raw: bytes) -> array[int] | None:
+    if not raw.startswith(b"["):
+        return None
+    try:
+        return array("I", _IDS.decode(raw))
+    except (msgspec.DecodeError, OverflowError):
+        return None
+
+
+class Forwarding:
+    """An endpoint in front of one of ours: requests for models of HTTP workers are passed on, others are answered here."""
+
+    def __init__(self, fleet: Fleet, in_flight: InFlight, endpoint: Handler) -> None:
+        self._fleet = fleet
+        self._in_flight = in_flight
+        self._endpoint = endpoint
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer one request."""
+        peek = self._peek(exchange.body)
+        if peek is None:
+            await self._endpoint(exchange)
+            return
+        watcher = asyncio.create_task(self._interrupt_when_gone(exchange))
+        try:
+            await self._forward(exchange, peek)
+        finally:
+            watcher.cancel()
+
+    def _peek(self, body: bytes) -> _Peek | None:
+        """What routing needs, if the model is behind HTTP workers; whatever is wrong with a body, our endpoint says it."""
+        if not self._fleet.has_forwarders:
+            return None
+        try:
+            peek = _PEEK.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+        return peek if peek.model in self._fleet.models and self._fleet.forwards(peek.model) else None
+
+    async def _forward(self, exchange: Exchange, peek: _Peek) -> None:
+        assignment, response = await self._fleet.forward(
+            peek.model,
+            peek.routing_prompt(),
+            method=exchange.method,
+            path=exchange.target,
+            headers=exchange.scope["headers"],
+            body=exchange.body,
+        )
+        exchange.log.update(event="llm.request", model=peek.model, worker=assignment.name)
+        try:
+            await self._relay(exchange, response)
+        finally:
+            response.close()
+            self._note(exchange, assignment)
+
+    async def _relay(self, exchange: Exchange, response: ProxyResponse) -> None:
+        streams = dict(response.headers).get(b"Content-Type", b"").startswith(EVENT_STREAM.partition(b";")[0])
+        await exchange.start_relay(response.status, response.headers, sse.error_event if streams else None)
+        while chunk := await response.read_chunk():
+            await exchange.send_event(chunk)
+        await exchange.end_stream()
+
+    def _note(self, exchange: Exchange, assignment: Assignment) -> None:
+        exchange.log["predicted_cached_tokens"] = assignment.predicted_cached_tokens
+        exchange.log["cached_tokens"] = assignment.reported_cached_tokens
+
+    async def _interrupt_when_gone(self, exchange: Exchange) -> None:
+        await exchange.wait_until_gone()
+        self._in_flight.interrupt(exchange, Interrupted("The client left.", status=499, code="client_gone"))

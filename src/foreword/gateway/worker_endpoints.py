@@ -1,0 +1,61 @@
+"""/v1/workers: which there are, and taking them in and out while the gateway runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from foreword.errors import ConfigError
+from foreword.gateway.errors import Refusal
+from foreword.gateway.exchange import Exchange
+from foreword.gateway.fleet import Fleet
+from foreword.gateway.member import Client
+
+DRAIN_SECONDS = 30.0
+MAX_WORKERS = 1024
+
+
+class _AddWorker(msgspec.Struct):
+    url: str
+
+
+_ADD = msgspec.json.Decoder(_AddWorker)
+
+
+class WorkerEndpoints:
+    """Lists, adds and removes workers of a fleet."""
+
+    def __init__(self, fleet: Fleet, make: Callable[[str], Client]) -> None:
+        self._fleet = fleet
+        self._make = make
+
+    async def list(self, exchange: Exchange) -> None:
+        """Every worker with its state and counts."""
+        await exchange.respond_json({"workers": [self._describe(worker.name) for worker in self._fleet.statistics()]})
+
+    async def add(self, exchange: Exchange) -> None:
+        """Take a worker in: 201 whether or not it can be reached yet, its state says which."""
+        url = exchange.decode(_ADD).url
+        if len(self._fleet.statistics()) >= MAX_WORKERS:
+            raise Refusal(f"There are {MAX_WORKERS} workers, which is the limit.", status=409, code="too_many")
+        try:
+            client = self._make(url)
+            await self._fleet.add(client)
+        except ConfigError as error:
+            raise Refusal(str(error), param="url", code="invalid_value") from error
+        await exchange.respond_json(self._describe(client.name), status=201)
+
+    async def remove(self, exchange: Exchange) -> None:
+        """Drain a worker and let it go; the answer comes when it has gone."""
+        name = exchange.path_tail
+        try:
+            await self._fleet.remove(name, drain_seconds=DRAIN_SECONDS)
+        except ConfigError as error:
+            raise Refusal(str(error), status=404, code="not_found") from error
+        await exchange.respond_json({"name": name, "deleted": True})
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        return next(asdict(worker) for worker in self._fleet.statistics() if worker.name == name)
