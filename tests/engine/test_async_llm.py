@@ -43,7 +43,7 @@ def engine_of(worker: AsyncLLM) -> LLMEngine:
 async def until_idle(worker: Worker) -> None:
     """Wait for the engine's thread to have nothing left."""
     async with asyncio.timeout(10):
-        while worker.statistics() != WorkerStatistics():  # noqa: ASYNC110 - the thread is watched from outside
+        while worker.statistics() != WorkerStatistics():
             await asyncio.sleep(0.005)
 
 
@@ -145,7 +145,7 @@ async def test_death_of_the_thread_fails_all_and_is_unhealthy(
     with pytest.raises(WorkerError, match="has stopped"):
         await collect(worker, GenerateRequest("a", [5], GREEDY))
     async with asyncio.timeout(5):
-        while await worker.check_health():  # noqa: ASYNC110 - as above
+        while await worker.check_health():
             await asyncio.sleep(0.005)
     with pytest.raises(WorkerUnavailable):
         await collect(worker, GenerateRequest("b", [5], GREEDY))

@@ -1,0 +1,230 @@
+"""A gateway in front of HTTP workers: bytes through, over real sockets."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from foreword.testing.server import Running, serve
+
+CHAT = "/v1/chat/completions"
+USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+class Upstream:
+    """An OpenAI-compatible server on its own thread, for the model ``up``."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.aborted = threading.Event()
+        self.status = 200
+        self.url = ""
+
+    async def models(self, _: web.Request) -> web.Response:
+        """One model."""
+        return web.json_response({"data": [{"id": "up", "max_model_len": 4096}]})
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Well."""
+        return web.Response()
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Whole or streamed; ``hang`` streams until the client leaves, ``break`` cuts the connection."""
+        body = await request.read()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        if self.status != 200:
+            return web.json_response({"error": {"message": "as told"}}, status=self.status)
+        if b'"stream": true' not in body:
+            return web.json_response({"choices": [], "usage": USAGE}, headers={"X-Worker": "7"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"n": 1}\n\n')
+        if b"break" in body:
+            assert request.transport is not None
+            request.transport.abort()
+        try:
+            while b"hang" in body:
+                await asyncio.sleep(0.02)
+                await response.write(b'data: {"n": 0}\n\n')
+        except (asyncio.CancelledError, ConnectionError):
+            self.aborted.set()
+            raise
+        await response.write(b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"usage": USAGE}).encode())
+        return response
+
+
+@contextmanager
+def upstream() -> Iterator[Upstream]:
+    """A running upstream."""
+    made, started, stop = Upstream(), threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/models", made.models)
+        app.router.add_get("/health", made.health)
+        for path in (CHAT, "/v1/completions", "/v1/responses"):
+            app.router.add_post(path, made.chat)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        assert site._server is not None
+        made.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
+        started.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread.start()
+    assert started.wait(5)
+    yield made
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.fixture
+def up() -> Iterator[Upstream]:
+    """One upstream."""
+    with upstream() as made:
+        yield made
+
+
+@pytest.fixture
+def gateway(up: Upstream) -> Iterator[Running]:
+    """A gateway in front of it, beside its own fake worker."""
+    with serve(worker_urls=(up.url,)) as running:
+        yield running
+
+
+def body(**fields: Any) -> bytes:
+    """A chat body, oddly spaced so that a rewrite would show."""
+    return json.dumps(
+        {"model": "up", "messages": [{"role": "user", "content": "hé \u0001"}], **fields}, indent=3
+    ).encode()
+
+
+def post(running: Running, data: bytes, path: str = CHAT, **headers: str) -> httpx.Response:
+    """One request."""
+    return httpx.post(
+        running.url + path, content=data, headers={"content-type": "application/json", **headers}, timeout=10
+    )
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+def test_bodies_and_answers_pass_byte_for_byte(up: Upstream, gateway: Running, path: str) -> None:
+    """The worker reads what the client wrote, and the client what the worker answered, with fields nobody here knows."""
+    sent = body(own_field={"a": [1, None]})
+    response = post(gateway, sent, path, **{"X-Trace": "t1"})
+    assert up.bodies == [sent]
+    assert up.headers[0]["x-trace"] == "t1"
+    assert (response.status_code, response.json()["usage"], response.headers["x-worker"]) == (200, USAGE, "7")
+    assert response.headers["x-request-id"]
+
+
+def test_streams_pass_as_they_come(up: Upstream, gateway: Running) -> None:
+    """Events of the worker, unchanged and in order."""
+    response = post(gateway, body(stream=True))
+    assert response.headers["content-type"] == "text/event-stream"
+    assert response.content == b'data: {"n": 1}\n\ndata: %b\n\ndata: [DONE]\n\n' % json.dumps({"usage": USAGE}).encode()
+
+
+def test_a_client_that_leaves_aborts_at_the_worker(up: Upstream, gateway: Running) -> None:
+    """The connection to the worker is dropped and nothing stays in flight."""
+    headers = {"content-type": "application/json"}
+    with httpx.stream("POST", gateway.url + CHAT, content=body(stream=True, x="hang"), headers=headers) as response:
+        next(response.iter_raw())
+    assert up.aborted.wait(5)
+    wait_until(lambda: worker_of(gateway, up.url)["requests"] == 0)
+
+
+def test_a_stream_that_breaks_ends_in_an_error_event(gateway: Running) -> None:
+    """What came before stays; the last event says what happened."""
+    response = post(gateway, body(stream=True, x="break"))
+    first, *_, error, done = response.text.strip().split("\n\n")
+    assert (first, done) == ('data: {"n": 1}', "data: [DONE]")
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "worker_error"
+
+
+def test_a_client_error_is_the_workers_own(up: Upstream, gateway: Running) -> None:
+    """A 400 passes through as it is."""
+    up.status = 400
+    response = post(gateway, body())
+    assert (response.status_code, response.json()) == (400, {"error": {"message": "as told"}})
+
+
+def test_our_own_models_are_still_answered_here(up: Upstream, gateway: Running) -> None:
+    """Only requests for the worker's models are passed on."""
+    response = post(
+        gateway, json.dumps({"model": "fake-model", "messages": [{"role": "user", "content": "?"}]}).encode()
+    )
+    assert response.json()["choices"][0]["message"]["content"] == "Paris, of course."
+    assert up.bodies == []
+    models = httpx.get(gateway.url + "/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["fake-model", "up"]
+    assert httpx.get(gateway.url + "/v1/models/up").json()["max_model_len"] == 4096
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"model": "nobody", "messages": []}', b'{"model": 7}', b"[]"])
+def test_what_is_wrong_is_said_here(up: Upstream, gateway: Running, data: bytes) -> None:
+    """Bodies without a model of a worker never leave the gateway."""
+    assert post(gateway, data).status_code in (400, 404)
+    assert up.bodies == []
+
+
+def test_a_worker_that_is_down_is_503_and_another_takes_over(up: Upstream, gateway: Running) -> None:
+    """Two workers of one model: the first turns requests away, the second answers; without the second it is 503."""
+    up.status = 503
+    response = post(gateway, body())
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "worker_unavailable")
+    with upstream() as second:
+        added = httpx.post(gateway.url + "/v1/workers", json={"url": second.url})
+        assert (added.status_code, added.json()["state"]) == (201, "healthy")
+        assert [post(gateway, body()).status_code for _ in range(5)] == [200] * 5
+        assert httpx.delete(f"{gateway.url}/v1/workers/{second.url.replace('/', '%2F')}").status_code == 200
+    assert post(gateway, body()).status_code == 503
+
+
+def test_workers_are_listed_added_and_removed(up: Upstream, gateway: Running) -> None:
+    """The admin's view: state, counts, what is wrong with a URL."""
+    names = [worker["name"] for worker in httpx.get(gateway.url + "/v1/workers").json()["workers"]]
+    assert names == ["fake", up.url]
+    for url, message in [("gopher://x", "begins with one of"), (up.url, "in the fleet already")]:
+        refused = httpx.post(gateway.url + "/v1/workers", json={"url": url})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "url")
+        assert message in refused.json()["error"]["message"]
+    assert httpx.delete(gateway.url + "/v1/workers/nobody").status_code == 404
+
+
+def test_metrics_name_every_worker(up: Upstream, gateway: Running) -> None:
+    """Health and retries show."""
+    post(gateway, body())
+    text = httpx.get(gateway.url + "/metrics").text
+    assert f'foreword_worker_healthy{{model="up",worker="{up.url}"}} 1.0' in text
+    assert "foreword_worker_retries_total 0.0" in text
+
+
+def worker_of(running: Running, name: str) -> dict[str, Any]:
+    """One worker as the admin sees it."""
+    workers = httpx.get(running.url + "/v1/workers").json()["workers"]
+    found: dict[str, Any] = next(worker for worker in workers if worker["name"] == name)
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when a condition holds; the test fails after five seconds."""
+    waiting = threading.Event()
+    for _ in range(500):
+        if condition():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it did not come true")
