@@ -9,8 +9,11 @@ what is found is what that worker would find.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
+from operator import itemgetter
+from struct import Struct
 from typing import Any
 
 from foreword.core.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
@@ -100,22 +103,11 @@ class PrefixIndex:
         if parent is None:
             holdings.orphans += len(event.block_hashes)
             return
-        step = event.block_size * TOKEN_BYTES
-        data = array("I", event.token_ids).tobytes()
-        extras = (
-            event.extra_keys
-            if event.extra_keys is not None or event.lora_name is None
-            else [None] * len(event.block_hashes)
-        )
-        nodes, bit, start = holdings.nodes, holdings.bit, 0
-        for number, block_hash in enumerate(event.block_hashes):
-            chunk = data[start : start + step]
-            start += step
-            if extras is not None:
-                chunk += _suffix(extras[number], event.lora_name)
+        bit, nodes, child_of = holdings.bit, holdings.nodes, self._child
+        for block_hash, chunk in zip(event.block_hashes, _chunks_of(event), strict=True):
             node = parent.child
             if node is None or node.chunk != chunk:
-                node = self._child(parent, chunk)
+                node = child_of(parent, chunk)
             if node.workers & bit:
                 holdings.copies[block_hash] = holdings.copies.get(block_hash, 0) + 1
             else:
@@ -133,16 +125,17 @@ class PrefixIndex:
 
     def _child(self, parent: _Node, chunk: bytes) -> _Node:
         """The child of that block, made if need be; ``parent.child`` is known to be another."""
-        if parent.children is not None and (node := parent.children.get(chunk)) is not None:
+        children = parent.children
+        if children is not None and (node := children.get(chunk)) is not None:
             return node
         node = _Node(chunk, parent)
         self._blocks += 1
         if parent.child is None:
             parent.child = node
-        elif parent.children is None:
+        elif children is None:
             parent.children = {chunk: node}
         else:
-            parent.children[chunk] = node
+            children[chunk] = node
         return node
 
     def _remove(self, holdings: _Holdings, event: BlockRemoved) -> None:
@@ -180,37 +173,34 @@ class PrefixIndex:
         data = _as_bytes(token_ids)
         cached: dict[str, int] = {}
         for block_size, root in self._roots.items():
-            if root.child is not None:
-                limit = max(len(token_ids) - 1, 0) // block_size
-                extra = _suffix((cache_salt,) if cache_salt is not None else None, lora)
-                for worker, blocks in self._walk(root, data, block_size * TOKEN_BYTES, limit, extra).items():
+            limit = max(len(token_ids) - 1, 0) // block_size
+            if root.child is not None and limit:
+                chunks = _split(data[: limit * block_size * TOKEN_BYTES], block_size)
+                if extra := _suffix((cache_salt,) if cache_salt is not None else None, lora):
+                    chunks = chain([next(chunks) + extra], chunks)
+                for worker, blocks in self._walk(root, chunks).items():
                     cached[worker] = max(cached.get(worker, 0), blocks * block_size)
         return cached
 
-    def _walk(self, root: _Node, data: bytes, step: int, limit: int, extra: bytes) -> dict[str, int]:
+    def _walk(self, root: _Node, chunks: Iterator[bytes]) -> dict[str, int]:
         """Blocks held in a row from the first, by worker."""
         found: dict[str, int] = {}
         alive, node, depth = -1, root, 0
-        for depth, start in enumerate(range(0, limit * step, step)):
-            chunk = data[start : start + step]
-            if extra and not depth:
-                chunk += extra
+        for chunk in chunks:
             child = node.child
-            if child is None:
-                break
-            if child.chunk != chunk:
+            if child is None or child.chunk != chunk:
                 child = node.children.get(chunk) if node.children is not None else None
                 if child is None:
                     break
-            if (holders := alive & child.workers) != alive:
+            holders = alive & child.workers
+            if holders != alive:
                 if depth:
                     self._credit(found, alive & ~holders, depth)
-                alive = holders
-                if not alive:
+                if not holders:
                     return found
+                alive = holders
             node = child
-        else:
-            depth = limit
+            depth += 1
         if depth:
             self._credit(found, alive, depth)
         return found
@@ -247,6 +237,20 @@ class PrefixIndex:
                 bits[id(node)] |= holdings.bit
             assert all(holdings.copies.get(h, 1) > 0 and h in holdings.nodes for h in holdings.copies)  # noqa: S101
         assert all(bits[key] == node.workers for key, node in reachable.items())  # noqa: S101
+
+
+def _split(data: bytes, block_size: int) -> Iterator[bytes]:
+    """The blocks of whole blocks' bytes; unpacking them is twice as fast as slicing."""
+    return map(itemgetter(0), Struct(f"{block_size * TOKEN_BYTES}s").iter_unpack(data))
+
+
+def _chunks_of(event: BlockStored) -> Iterator[bytes]:
+    """What tells each stored block from its siblings."""
+    chunks = _split(array("I", event.token_ids).tobytes(), event.block_size)
+    if event.extra_keys is None and event.lora_name is None:
+        return chunks
+    extras = event.extra_keys or repeat(None)
+    return (chunk + _suffix(extra, event.lora_name) for chunk, extra in zip(chunks, extras, strict=False))
 
 
 def _suffix(extra_keys: tuple[Any, ...] | None, lora: Hashable) -> bytes:
