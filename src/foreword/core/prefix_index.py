@@ -185,21 +185,21 @@ class PrefixIndex:
     def _walk(self, root: _Node, chunks: Iterator[bytes]) -> dict[str, int]:
         """Blocks held in a row from the first, by worker."""
         found: dict[str, int] = {}
-        alive, node, depth = -1, root, 0
+        alive, last, node, depth = -1, -1, root, 0
         for chunk in chunks:
             child = node.child
             if child is None or child.chunk != chunk:
                 child = node.children.get(chunk) if node.children is not None else None
                 if child is None:
                     break
-            holders = alive & child.workers
-            if holders != alive:
-                if depth:
-                    self._credit(found, alive & ~holders, depth)
-                if not holders:
-                    return found
-                alive = holders
             node = child
+            if node.workers != last:
+                last = node.workers
+                if depth:
+                    self._credit(found, alive & ~last, depth)
+                alive &= last
+                if not alive:
+                    return found
             depth += 1
         if depth:
             self._credit(found, alive, depth)
