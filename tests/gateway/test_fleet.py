@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foreword.core.events import BlockStored
+from foreword.core.events import AllBlocksCleared, BlockStored
 from foreword.errors import ConfigError, ModelNotFound, RequestError, WorkerError, WorkerUnavailable
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.policies import CacheAware, LeastLoad, RoundRobin
@@ -93,8 +93,6 @@ async def ask(fleet: Fleet, asked: GenerateRequest | None = None, model: str = "
 async def test_a_request_goes_where_its_blocks_are() -> None:
     """Events say who holds the prefix; the prediction is compared with what the worker reports."""
     fleet = await started(FakeWorker("a"), FakeWorker("b"))
-    for name in ("a", "b"):
-        fleet.view.follow(name)
     fleet.view.follow("b").apply(BlockStored([1, 2], None, list(range(32)), 16))
     fleet.find_model("m")
     worker_b = next(m for m in fleet._members.values() if m.name == "b").client
@@ -123,7 +121,7 @@ async def test_requests_at_once_with_one_new_prefix_meet() -> None:
     workers = [FakeWorker("a"), FakeWorker("b")]
     fleet = await started(*workers)
     for worker in workers:
-        fleet.view.follow(worker.name)
+        fleet.view.follow(worker.name).apply(AllBlocksCleared())
         worker.gate.clear()
     tasks = [asyncio.create_task(ask(fleet, request([*range(400), n]))) for n in range(4)]
     await asyncio.sleep(0)

@@ -19,10 +19,9 @@ from smg_grpc_proto.generated import (
     vllm_engine_pb2_grpc,
 )
 
-from foreword.core.prefix_index import PrefixIndex
 from foreword.errors import ContextOverflow, RequestError, WorkerError, WorkerUnavailable
 from foreword.gateway.grpc_worker import GrpcWorker, unpack_tokenizer
-from foreword.gateway.prefix_view import WorkerSink
+from foreword.gateway.prefix_view import PrefixView
 from foreword.gateway.worker_url import WorkerConnection
 from foreword.generation import GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs, WorkerStatistics
 
@@ -219,7 +218,9 @@ async def test_closing_early_aborts(pair: tuple[Engine, GrpcWorker]) -> None:
     stream = worker.generate(GenerateRequest("r", [1]))
     await anext(stream)
     await stream.aclose()
-    assert engine.aborted == ["r"]
+    async with asyncio.timeout(5):
+        while engine.aborted != ["r"]:
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -303,11 +304,11 @@ async def test_kv_events_reach_the_index(pair: tuple[Engine, GrpcWorker]) -> Non
         common_pb2.KvEventBatch(sequence_number=0, timestamp=1.0, load=load),
         common_pb2.KvEventBatch(sequence_number=1, timestamp=2.0, events=[removed]),
     ]
-    index = PrefixIndex()
-    index.add_worker("w")
-    task = asyncio.create_task(worker.follow_kv_events(WorkerSink(index, "w")))
+    view = PrefixView()
+    view.add_worker("w")
+    task = asyncio.create_task(worker.follow_kv_events(view.follow("w")))
     async with asyncio.timeout(5):
-        while worker.statistics().running != 8 or index.match([1, 2, 3, 4, 5]) != {"w": 2}:
+        while worker.statistics().running != 8 or view.index.match([1, 2, 3, 4, 5]) != {"w": 2}:
             await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -37,6 +37,8 @@ class Assembly:
 
 def assemble(config: Config, store: ModelStore) -> Assembly:
     """Find, fetch and load everything the configuration asks for; raises ForewordError."""
+    if config.worker_urls or config.worker_discovery:
+        return _assemble_front(config, store)
     model = _find_model(config, store)
     tokenizer = _find_tokenizer(config, store, model)
     name = model.name if model is not None else _name_of(tokenizer)
@@ -47,6 +49,21 @@ def assemble(config: Config, store: ModelStore) -> Assembly:
 
     registry = TokenizerRegistry([loaded], load=load_another, limit=config.max_tokenizers)
     return Assembly(name, registry, _worker(config, model))
+
+
+def _assemble_front(config: Config, store: ModelStore) -> Assembly:
+    """A gateway before other workers: no engine of its own, and a tokenizer only where one is named.
+
+    Workers of other names get theirs when they are reached (:mod:`foreword.gateway.worker_tokenizers`).
+    """
+
+    def load(source: str, name: str) -> LoadedTokenizer:
+        return _load(config, name, str(_resolve(source, store)), template=config.chat_template)
+
+    source = config.tokenizer_path or config.model_path
+    loaded = [] if source is None else [load(source, _name_of(source))]
+    registry = TokenizerRegistry(loaded, load=load, limit=config.max_tokenizers)
+    return Assembly(loaded[0].name if loaded else "no model of its own", registry, None)
 
 
 def _find_model(config: Config, store: ModelStore) -> ModelFiles | None:

@@ -96,12 +96,24 @@ def _facts(config: Config, assembly: Assembly) -> list[tuple[str, str]]:
     worker = assembly.worker
     l0 = f"{config.tokenizer_cache_l0_max_entries:,} entries, {_megabytes(config.tokenizer_cache_l0_max_memory)}"
     l1 = _megabytes(config.tokenizer_cache_l1_max_memory)
+    behind = _workers(config)
     return [
-        ("engine", f"embedded, context of {worker.max_model_len:,} tokens" if worker else "none: it only tokenizes"),
+        ("workers", f"{behind}, routed by {config.policy}")
+        if behind
+        else (
+            "engine",
+            f"embedded, context of {worker.max_model_len:,} tokens" if worker else "none: it only tokenizes",
+        ),
         ("L0 cache", l0 if config.tokenizer_cache_enable_l0 else "off (--tokenizer-cache-enable-l0)"),
         ("L1 cache", l1 if config.tokenizer_cache_enable_l1 else "off (--tokenizer-cache-enable-l1)"),
         ("API keys", str(config.api_keys) if config.api_keys else "none: every request is let in (--api-keys)"),
     ]
+
+
+def _workers(config: Config) -> str:
+    """The workers behind this gateway, without the options of their URLs; empty when it has none."""
+    found = [url.partition("?")[0] for url in config.worker_urls]
+    return ", ".join([*found, *filter(None, [config.worker_discovery])])
 
 
 def _megabytes(count: int) -> str:
@@ -118,5 +130,7 @@ def example_request(config: Config, assembly: Assembly, url: str) -> str:
     else:
         path, body = "/v1/tokenize", {"prompt": QUESTION}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if config.api_keys else ""
+    if _workers(config):
+        return f"curl {url}/v1/models{key}"
     content = json.dumps({"model": assembly.name, **body}, ensure_ascii=False).replace("'", "\\u0027")
     return f"curl {url}{path} -H 'Content-Type: application/json'{key} \\\n  -d '{content}'"

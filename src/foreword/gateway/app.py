@@ -38,7 +38,7 @@ from foreword.gateway.tokenize import TokenizeEndpoints
 from foreword.gateway.tokenizers import TokenizerRegistry, answer_cache_memory
 from foreword.gateway.worker_clients import make_client, read_eos_token_ids
 from foreword.gateway.worker_endpoints import WorkerEndpoints
-from foreword.gateway.worker_tokenizers import fetch_tokenizer
+from foreword.gateway.worker_tokenizers import TokenizerProvider
 from foreword.gateway.workers import Worker
 
 
@@ -54,7 +54,7 @@ class Gateway:
             make_policy(config.policy),
             [*workers, *map(self._make_client, config.worker_urls)],
             follow=follow,
-            greet=lambda client: fetch_tokenizer(client, tokenizers),
+            greet=TokenizerProvider(tokenizers, config.tokenizer_path or config.model_path).provide,
             on_failure=self.metrics.observe_failure,
         )
         self._discovery = _discovery(config, self.pool, self._make_client)

@@ -9,12 +9,11 @@ import msgspec
 
 from foreword.gateway import sse
 from foreword.gateway.errors import Interrupted
-from foreword.gateway.exchange import EVENT_STREAM, Exchange
+from foreword.gateway.exchange import EVENT_STREAM, Exchange, Handler
 from foreword.gateway.fleet import Assignment, Fleet
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.prefix_view import Prompt
-from foreword.gateway.routing import Handler
 
 
 class _Peek(msgspec.Struct):

@@ -175,6 +175,7 @@ class GrpcWorker:
         self.tokenizer_path = ""
         self._statistics = WorkerStatistics()
         self._channel: Any = None
+        self._aborts: set[asyncio.Task[None]] = set()
         self._dialect: VllmDialect | SglangDialect | None = None
 
     async def start(self) -> None:
@@ -222,6 +223,7 @@ class GrpcWorker:
 
     async def stop(self) -> None:
         """Close the connection; the server aborts what still runs."""
+        await asyncio.gather(*self._aborts, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close(grace=None)
             self._channel = self._dialect = None
@@ -234,25 +236,32 @@ class GrpcWorker:
                 "Workers over gRPC take no cache_salt.", hint="Use HTTP or ZMQ workers to separate tenants' caches."
             )
         call = dialect.stub.Generate(dialect.request(request), **self._call(timeout=None))
-        finished, sent = False, 0
+        owed, sent = True, 0
         try:
             async for message in call:
                 output = read_response(request, message, sent)
-                finished, sent = output.finish_reason is not None, sent + len(output.token_ids)
+                owed, sent = output.finish_reason is None, sent + len(output.token_ids)
                 yield output
-                if finished:
+                if not owed:
                     return
             raise WorkerError(f"The worker {self.name} ended the stream before the answer was complete.")
         except grpc.aio.AioRpcError as error:
+            owed = False
             raise self._failure(error) from error
         finally:
-            if not finished and not call.done():
+            if owed:
                 call.cancel()
-                await self._abort(dialect, request.request_id)
+                self._abort_soon(dialect, request.request_id)
+
+    def _abort_soon(self, dialect: VllmDialect | SglangDialect, request_id: str) -> None:
+        """Tell the engine without keeping whoever leaves."""
+        task = asyncio.create_task(self._abort(dialect, request_id))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
 
     async def _abort(self, dialect: VllmDialect | SglangDialect, request_id: str) -> None:
         """Cancelling a call frees what it held in servicers that watch for it; the explicit abort does in all."""
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+        with contextlib.suppress(grpc.aio.AioRpcError):
             await dialect.stub.Abort(dialect.abort(request_id), **self._call(timeout=2.0))
 
     def _ready(self) -> VllmDialect | SglangDialect:

@@ -74,7 +74,7 @@ class Lookup:
 
 @dataclass(slots=True)
 class _Source:
-    """One worker's approximate side. ``has_events`` turns true with its first subscription."""
+    """One worker's approximate side. ``has_events`` turns true with its first event."""
 
     sent: BlockCache
     has_events: bool = False
@@ -92,13 +92,15 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSink:
-    """Takes one worker's events into the index."""
+    """Takes one worker's events into the index. With the first of them, events are what is known of the worker."""
 
     index: PrefixIndex
     worker: str
+    source: _Source
 
     def apply(self, event: KVCacheEvent) -> None:
         """Take one event."""
+        self.source.has_events = True
         self.index.apply(self.worker, event)
 
     def clear(self) -> None:
@@ -124,9 +126,8 @@ class PrefixView:
         self._sources.pop(worker, None)
 
     def follow(self, worker: str) -> WorkerSink:
-        """Where the worker's events go; from now on they are what is known of it."""
-        self._sources[worker].has_events = True
-        return WorkerSink(self.index, worker)
+        """Where the worker's events go."""
+        return WorkerSink(self.index, worker, self._sources[worker])
 
     def look_up(self, prompt: Prompt) -> Lookup:
         """Expected cached tokens by worker; workers that hold nothing of the prompt are left out."""

@@ -1,30 +1,61 @@
-"""Tokenizers from the workers that offer theirs: what the gateway encodes is then what the engine would."""
+"""Tokenizers for the models of workers that take ids: the one configured, else the worker's own."""
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import structlog
 
 from foreword.errors import ForewordError
-from foreword.gateway.grpc_worker import GrpcWorker
 from foreword.gateway.member import Client
 from foreword.gateway.tokenizers import TokenizerRegistry
 
 log = structlog.get_logger()
 
 
-async def fetch_tokenizer(client: Client, registry: TokenizerRegistry) -> None:
-    """Load a gRPC worker's tokenizer under its model's name, unless there is one by that name."""
-    if not isinstance(client, GrpcWorker) or any(loaded.name == client.model for loaded in registry):
-        return
-    with tempfile.TemporaryDirectory(prefix="foreword-tokenizer-") as folder:
-        try:
-            await client.fetch_tokenizer(Path(folder))
-            await registry.add(client.model, folder)
-        except ForewordError as error:
-            hint = "Give the tokenizer with --tokenizer-path."
-            log.warning("worker.no_tokenizer", worker=client.name, error=str(error), hint=hint)
-        else:
+@runtime_checkable
+class OffersTokenizer(Protocol):
+    """A worker that can be asked for its tokenizer."""
+
+    async def fetch_tokenizer(self, folder: Path) -> Path:
+        """Write the tokenizer's files into an empty folder; raises WorkerError."""
+
+
+class TokenizerProvider:
+    """Loads a tokenizer for each model that workers bring, once.
+
+    Args:
+        source: the tokenizer that was configured; None takes the workers' own.
+    """
+
+    def __init__(self, registry: TokenizerRegistry, source: str | None) -> None:
+        self._registry = registry
+        self._source = source
+        self._one_at_a_time = asyncio.Lock()
+
+    async def provide(self, client: Client) -> None:
+        """Load one under the worker's model's name, unless there is one by that name or the worker takes text.
+
+        What cannot be loaded is logged: the worker serves, and requests for its model say that there is no tokenizer.
+        """
+        if hasattr(client, "forward") or not client.model:
+            return
+        async with self._one_at_a_time:
+            if any(loaded.name == client.model for loaded in self._registry):
+                return
+            try:
+                await self._load(client)
+            except ForewordError as error:
+                hint = "Give the tokenizer with --tokenizer-path."
+                log.warning("worker.no_tokenizer", worker=client.name, error=str(error), hint=hint)
+
+    async def _load(self, client: Client) -> None:
+        if self._source is not None:
+            await self._registry.add(client.model, self._source)
+        elif isinstance(client, OffersTokenizer):
+            with tempfile.TemporaryDirectory(prefix="foreword-tokenizer-") as folder:
+                await self._registry.add(client.model, str(await client.fetch_tokenizer(Path(folder))))
             log.info("worker.tokenizer_loaded", worker=client.name, model=client.model)
