@@ -33,7 +33,7 @@ HEALTH_INTERVAL = 5.0
 """Seconds between health checks of each worker."""
 MAX_ATTEMPTS = 3
 """Workers that one request is sent to at most."""
-PREFIX_KEYS = 16
+PREFIX_KEYS = 4
 """Blocks of a prompt's opening that ``prefix_hash`` goes by: 256 tokens."""
 
 Sample = tuple[str, tuple[str, ...], float]

@@ -17,7 +17,7 @@ from foreword.core.events import KVCacheEvent
 from foreword.core.prefix_index import PrefixIndex
 from foreword.trace.replay import BlockCache
 
-TOKENS_A_KEY = 16
+TOKENS_A_KEY = 64
 """Tokens a block of the approximate view."""
 BYTES_A_TOKEN = 4
 """Text bytes taken for a token where text is all there is; also, as it happens, the bytes of a uint32 token id."""
