@@ -167,6 +167,22 @@ async def test_deltas_and_the_last_delta(pair: tuple[Engine, GrpcWorker]) -> Non
     assert (engine.aborted, engine.keys) == ([], ["Bearer k"])
 
 
+async def test_an_end_that_comes_before_the_last_message(pair: tuple[Engine, GrpcWorker]) -> None:
+    """VLLM may send the end-of-sequence token as a delta and an empty last message: it is one step, and no text."""
+    engine, worker = pair
+    engine.messages = [chunk(engine, 5), chunk(engine, 6, 2), complete(engine, total=3)]
+    outputs = await collect(worker, GenerateRequest("r", [1]))
+    assert [(output.token_ids, output.stop_token_id) for output in outputs] == [((5,), None), ((6, 2), 2)]
+
+
+async def test_an_end_that_was_none(pair: tuple[Engine, GrpcWorker]) -> None:
+    """With ignore_eos the answer goes on behind the token, which is then like any other."""
+    engine, worker = pair
+    engine.messages = [chunk(engine, 5, 2), chunk(engine, 6), complete(engine, reason="length", total=3)]
+    outputs = await collect(worker, GenerateRequest("r", [1], SamplingParams(ignore_eos=True)))
+    assert [output.token_ids for output in outputs] == [(5, 2, 6), ()]
+
+
 async def test_a_last_message_that_repeats_everything(pair: tuple[Engine, GrpcWorker]) -> None:
     """Tokens already sent are not sent twice."""
     engine, worker = pair

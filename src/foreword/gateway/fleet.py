@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import cast
 
 import structlog
 
 from foreword.errors import ConfigError, ForewordError, ModelNotFound, WorkerError, WorkerUnavailable
+from foreword.gateway.assignment import Assignment, Relay
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics
 from foreword.gateway.policies import Policy, RoutingRequest
 from foreword.gateway.prefix_view import Lookup, PrefixView, Prompt
 from foreword.gateway.resilience import RetryBudget
-from foreword.gateway.usage_sniffer import UsageSniffer
 from foreword.generation import GenerateOutput, GenerateRequest
 
 log = structlog.get_logger()
@@ -39,29 +37,6 @@ PREFIX_KEYS = 4
 Sample = tuple[str, tuple[str, ...], float]
 Follow = Callable[[Client, PrefixView], "asyncio.Task[None] | None"]
 """Starts following a worker's KV events, if it has any; called when the worker was first reached."""
-
-
-@dataclass(slots=True)
-class Assignment:
-    """A request on its way to one worker.
-
-    Attributes:
-        predicted_cached_tokens: what the worker's events say it holds; None where it sends none.
-        reported_cached_tokens: what the worker said it had; None until it did.
-    """
-
-    member: Member
-    prompt: Prompt
-    lookup: Lookup
-    uncached_tokens: int
-    predicted_cached_tokens: int | None
-    reported_cached_tokens: int | None = None
-    begun: bool = False
-
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return self.member.name
 
 
 class Fleet:
@@ -233,7 +208,7 @@ class Fleet:
             try:
                 async for output in outputs:
                     if not assignment.begun:
-                        self.first_output(assignment, output.num_cached_tokens)
+                        assignment.note_first_output(output.num_cached_tokens)
                     yield output
             finally:
                 if (close := getattr(outputs, "aclose", None)) is not None:
@@ -259,7 +234,7 @@ class Fleet:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(self._in_flight(assignment))
                     response = await client.forward(method, path, passed, body)
-                    return assignment, _Relay(self, assignment, response, stack.pop_all())
+                    return assignment, Relay(assignment, response, stack.pop_all())
             except WorkerError as error:
                 if not self._may_retry(assignment, error):
                     raise
@@ -296,14 +271,16 @@ class Fleet:
         member = fit[chosen]
         exact = prompt.token_ids is not None and self.view.is_exact(member.name)
         predicted = lookup.predicted.get(member.name, 0) if exact else None
-        return Assignment(member, prompt, lookup, prompt.num_tokens - candidates[chosen].cached_tokens, predicted)
+        return Assignment(
+            member, self.view, lookup.keys, prompt.num_tokens - candidates[chosen].cached_tokens, predicted
+        )
 
     @contextlib.contextmanager
     def _in_flight(self, assignment: Assignment) -> Iterator[None]:
         """Count a request at its worker, and what it will have cached, until it is over."""
         member = assignment.member
         member.begin(assignment.uncached_tokens, self._clock())
-        self.view.begin(member.name, assignment.lookup.keys)
+        self.view.begin(member.name, assignment.keys)
         try:
             yield
         except WorkerError as error:
@@ -311,22 +288,8 @@ class Fleet:
             raise
         finally:
             if not assignment.begun:
-                self.view.prefilled(member.name, assignment.lookup.keys)
+                self.view.prefilled(member.name, assignment.keys)
             member.end(0 if assignment.begun else assignment.uncached_tokens)
-
-    def first_output(self, assignment: Assignment, cached_tokens: int | None) -> None:
-        """A request's prefill is done; note what the worker says of its cache, if it says so yet."""
-        assignment.begun = True
-        assignment.member.load.prefilled(assignment.uncached_tokens)
-        self.view.prefilled(assignment.name, assignment.lookup.keys)
-        if cached_tokens is not None:
-            self.note_cached(assignment, cached_tokens)
-
-    def note_cached(self, assignment: Assignment, cached_tokens: int) -> None:
-        """Compare what a worker says it had cached with what was predicted."""
-        assignment.reported_cached_tokens = cached_tokens
-        if assignment.predicted_cached_tokens is not None:
-            assignment.member.compare(assignment.predicted_cached_tokens, cached_tokens)
 
     def _note_failure(self, member: Member, error: WorkerError) -> None:
         log.warning("worker.failed", worker=member.name, error=str(error))
@@ -393,44 +356,3 @@ class Fleet:
         self.view.index.check_integrity()
         for member in self._members.values():
             member.load.check_integrity()
-
-
-class _Relay:
-    """An HTTP answer on its way through the fleet: its request is in flight until the body ends or is closed."""
-
-    def __init__(
-        self, fleet: Fleet, assignment: Assignment, response: ProxyResponse, flight: contextlib.ExitStack
-    ) -> None:
-        self._fleet = fleet
-        self._assignment = assignment
-        self._response = response
-        self._flight = flight
-        self._sniffer = UsageSniffer()
-        self.status = response.status
-        self.headers = response.headers
-
-    async def read_chunk(self) -> bytes:
-        try:
-            chunk = await self._response.read_chunk()
-        except WorkerError:
-            self._flight.__exit__(*sys.exc_info())
-            raise
-        if not self._assignment.begun:
-            self._fleet.first_output(self._assignment, None)
-        if chunk:
-            self._sniffer.push(chunk)
-        else:
-            self._finish()
-        return chunk
-
-    def _finish(self) -> None:
-        assignment, reported = self._assignment, self._sniffer.cached_tokens()
-        if self.status < 500:
-            assignment.member.succeed()
-        if reported is not None:
-            self._fleet.note_cached(assignment, reported)
-        self.close()
-
-    def close(self) -> None:
-        self._response.close()
-        self._flight.close()

@@ -8,9 +8,10 @@ from array import array
 import msgspec
 
 from foreword.gateway import sse
+from foreword.gateway.assignment import Assignment
 from foreword.gateway.errors import Interrupted
 from foreword.gateway.exchange import EVENT_STREAM, Exchange, Handler
-from foreword.gateway.fleet import Assignment, Fleet
+from foreword.gateway.fleet import Fleet
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.prefix_view import Prompt

@@ -1,8 +1,6 @@
-"""Workers that speak gRPC: token ids in, token deltas out, by the protocols of vLLM and SGLang (package smg-grpc-proto).
+"""Workers that speak gRPC: token ids in, token deltas out, with their tokenizer, load and KV events.
 
-Traps of the wire, each heeded here: proto3's zero is not a default, so every sampling field is sent; the last message of a
-stream carries the last delta only; SGLang takes logprobs and limits under other names. There is no field for a cache salt, so
-requests with one are refused here rather than mixed with others.
+There is no field for a cache salt, so requests with one are refused here rather than mixed with others.
 """
 
 from __future__ import annotations
@@ -12,39 +10,25 @@ import contextlib
 import hashlib
 import io
 import zipfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import grpc
+import grpc.aio
 import structlog
+from smg_grpc_proto.generated import common_pb2
 
-from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
-from foreword.errors import ConfigError, ContextOverflow, RequestError, WorkerError, WorkerUnavailable
-from foreword.gateway.kv_events import EventBatch, EventFollower, EventSink
+from foreword.errors import ContextOverflow, RequestError, WorkerError, WorkerUnavailable
+from foreword.gateway.grpc_dialects import SglangDialect, VllmDialect, join, read_response
+from foreword.gateway.grpc_events import read_batch
+from foreword.gateway.kv_events import EventFollower, EventSink
 from foreword.gateway.worker_url import WorkerConnection
 from foreword.generation import (
-    FinishReason,
     GenerateOutput,
     GenerateRequest,
-    SamplingParams,
-    TokenLogprobs,
     WorkerStatistics,
 )
-
-try:
-    import grpc
-    import grpc.aio
-    from smg_grpc_proto.generated import (
-        common_pb2,
-        sglang_scheduler_pb2,
-        sglang_scheduler_pb2_grpc,
-        vllm_engine_pb2,
-        vllm_engine_pb2_grpc,
-    )
-except ImportError as missing:  # pragma: no cover - an extra
-    raise ConfigError(
-        "Workers at grpc:// need gRPC, which is not installed.", hint="Run: pip install 'foreword[grpc]'."
-    ) from missing
 
 log = structlog.get_logger()
 
@@ -58,105 +42,6 @@ CHANNEL_OPTIONS = (
 )
 MAX_TOKENIZER_BYTES = 512 << 20
 CALL_TIMEOUT = 10.0
-
-
-class Dialect(Protocol):
-    """What differs between the engines' protocols."""
-
-    stub: Any
-
-    def request(self, request: GenerateRequest) -> Any:
-        """The request's message."""
-
-    def abort(self, request_id: str) -> Any:
-        """The message that aborts it."""
-
-
-class VllmDialect:
-    """vllm.grpc.engine.VllmEngine."""
-
-    pb = vllm_engine_pb2
-
-    def __init__(self, channel: Any) -> None:
-        self.stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
-
-    def request(self, request: GenerateRequest) -> Any:
-        """The request's message."""
-        return vllm_engine_pb2.GenerateRequest(
-            request_id=request.request_id,
-            tokenized=vllm_engine_pb2.TokenizedInput(input_ids=request.token_ids),
-            sampling_params=self._sampling(request.sampling),
-            stream=True,
-        )
-
-    def abort(self, request_id: str) -> Any:
-        """The message that aborts it."""
-        return vllm_engine_pb2.AbortRequest(request_ids=[request_id])
-
-    def _sampling(self, params: SamplingParams) -> Any:
-        return vllm_engine_pb2.SamplingParams(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            frequency_penalty=params.frequency_penalty,
-            presence_penalty=params.presence_penalty,
-            repetition_penalty=params.repetition_penalty,
-            max_tokens=params.max_tokens,
-            min_tokens=params.min_tokens,
-            stop_token_ids=params.stop_token_ids,
-            skip_special_tokens=False,
-            ignore_eos=params.ignore_eos,
-            n=1,
-            logprobs=params.logprobs,
-            seed=params.seed,
-            logit_bias=dict(params.logit_bias),
-        )
-
-
-class SglangDialect:
-    """sglang.grpc.scheduler.SglangScheduler."""
-
-    pb = sglang_scheduler_pb2
-
-    def __init__(self, channel: Any) -> None:
-        self.stub = sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
-
-    def request(self, request: GenerateRequest) -> Any:
-        """The request's message; raises RequestError for a seed, which this protocol cannot carry."""
-        if request.sampling.seed is not None:
-            raise RequestError("SGLang workers take no seed over gRPC.", hint="Leave 'seed' out.")
-        return sglang_scheduler_pb2.GenerateRequest(
-            request_id=request.request_id,
-            tokenized=sglang_scheduler_pb2.TokenizedInput(input_ids=request.token_ids),
-            sampling_params=self._sampling(request.sampling),
-            return_logprob=request.sampling.logprobs is not None,
-            logprob_start_len=-1,
-            top_logprobs_num=request.sampling.logprobs or 0,
-            stream=True,
-        )
-
-    def abort(self, request_id: str) -> Any:
-        """The message that aborts it."""
-        return sglang_scheduler_pb2.AbortRequest(request_id=request_id, reason="client disconnected")
-
-    def _sampling(self, params: SamplingParams) -> Any:
-        return sglang_scheduler_pb2.SamplingParams(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k or -1,
-            min_p=params.min_p,
-            frequency_penalty=params.frequency_penalty,
-            presence_penalty=params.presence_penalty,
-            repetition_penalty=params.repetition_penalty,
-            max_new_tokens=params.max_tokens,
-            min_new_tokens=params.min_tokens,
-            stop_token_ids=params.stop_token_ids,
-            skip_special_tokens=False,
-            ignore_eos=params.ignore_eos,
-            n=1,
-            logit_bias={str(token): bias for token, bias in params.logit_bias.items()},
-        )
 
 
 class GrpcWorker:
@@ -236,12 +121,17 @@ class GrpcWorker:
                 "Workers over gRPC take no cache_salt.", hint="Use HTTP or ZMQ workers to separate tenants' caches."
             )
         call = dialect.stub.Generate(dialect.request(request), **self._call(timeout=None))
+        enders = {*self.eos_token_ids, *request.sampling.stop_token_ids}
+        held: GenerateOutput | None = None
         owed, sent = True, 0
         try:
             async for message in call:
                 output = read_response(request, message, sent)
                 owed, sent = output.finish_reason is None, sent + len(output.token_ids)
-                yield output
+                output = join(held, output)
+                held = output if owed and output.token_ids[-1:] and output.token_ids[-1] in enders else None
+                if held is None:
+                    yield output
                 if not owed:
                     return
             raise WorkerError(f"The worker {self.name} ended the stream before the answer was complete.")
@@ -359,54 +249,6 @@ class GrpcWorker:
         self._statistics = WorkerStatistics(load.running_requests, load.waiting_requests, load.token_usage)
 
 
-UNSIGNED = (1 << 64) - 1
-
-
-def read_batch(message: Any) -> EventBatch:
-    """A KvEventBatch as events; hashes are 64 bits, signed on this wire and unsigned everywhere else."""
-    events = [event for item in message.events if (event := _read_event(item)) is not None]
-    return EventBatch(message.sequence_number, message.timestamp, tuple(events))
-
-
-def _read_event(item: Any) -> KVCacheEvent | None:
-    kind = item.WhichOneof("data")
-    if kind == "cleared":
-        return AllBlocksCleared()
-    data = getattr(item, kind) if kind else None
-    if data is None or data.group_idx or data.tier > common_pb2.KV_CACHE_TIER_DEVICE:
-        return None
-    if data.HasField("locality") and data.locality == common_pb2.KV_CACHE_LOCALITY_REMOTE:
-        return None
-    if kind == "removed":
-        return BlockRemoved([block_hash & UNSIGNED for block_hash in data.block_hashes])
-    return _read_stored(data)
-
-
-def _read_stored(data: Any) -> BlockStored | None:
-    blocks = data.blocks
-    if not blocks:
-        return None
-    extra_keys = [_read_extra_keys(block) for block in blocks]
-    return BlockStored(
-        [block.block_hash & UNSIGNED for block in blocks],
-        data.parent_block_hash & UNSIGNED if data.HasField("parent_block_hash") else None,
-        [token for block in blocks for token in block.token_ids],
-        blocks[0].block_size or len(blocks[0].token_ids),
-        data.lora_name or None,
-        extra_keys if any(extra_keys) else None,
-    )
-
-
-def _read_extra_keys(block: Any) -> tuple[Any, ...] | None:
-    def value(extra: Any) -> Any:
-        kind = extra.WhichOneof("key")
-        if kind == "multimodal":
-            return extra.multimodal.identifier, extra.multimodal.offset
-        return getattr(extra, kind) if kind else None
-
-    return tuple(value(extra) for extra in block.extra_keys) or None
-
-
 def unpack_tokenizer(data: bytes, folder: Path) -> None:
     """Unzip tokenizer files, plain names only and bounded in size; raises WorkerError."""
     try:
@@ -418,49 +260,3 @@ def unpack_tokenizer(data: bytes, folder: Path) -> None:
                 (folder / Path(entry.filename).name).write_bytes(archive.read(entry))
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
         raise WorkerError(f"A worker's tokenizer is not a readable zip file: {error}.") from error
-
-
-FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
-
-
-def read_response(request: GenerateRequest, message: Any, sent: int) -> GenerateOutput:
-    """One message of a stream, of either engine, after ``sent`` tokens; raises WorkerError when it reports an error.
-
-    A last message that repeats the whole answer is told by its own token count.
-    """
-    if message.WhichOneof("response") == "chunk":
-        chunk = message.chunk
-        return GenerateOutput(
-            request.request_id,
-            tuple(chunk.token_ids),
-            num_prompt_tokens=chunk.prompt_tokens,
-            num_cached_tokens=chunk.cached_tokens,
-            logprobs=read_logprobs(request, chunk),
-        )
-    last = message.complete
-    reason = FINISH_REASONS.get(last.finish_reason)
-    if reason is None:
-        raise WorkerError(f"The worker ended a request with {last.finish_reason!r}.")
-    skip = sent if len(last.output_ids) == last.completion_tokens else 0
-    logprobs = read_logprobs(request, last)
-    return GenerateOutput(
-        request.request_id,
-        tuple(last.output_ids[skip:]),
-        finish_reason=reason,
-        stop_token_id=last.output_ids[-1] if reason == "stop" and last.output_ids else None,
-        num_prompt_tokens=last.prompt_tokens,
-        num_cached_tokens=last.cached_tokens,
-        logprobs=logprobs[skip:] if logprobs and len(logprobs) == len(last.output_ids) else logprobs,
-    )
-
-
-def read_logprobs(request: GenerateRequest, message: Any) -> tuple[TokenLogprobs, ...] | None:
-    """The log probabilities beside a delta, if they were asked for."""
-    if request.sampling.logprobs is None or not message.HasField("output_logprobs"):
-        return None
-    found = message.output_logprobs
-    tops: Sequence[Any] = found.top_logprobs or [None] * len(found.token_ids)
-    return tuple(
-        TokenLogprobs(token, logprob, tuple(zip(top.token_ids, top.values, strict=True)) if top else ())
-        for token, logprob, top in zip(found.token_ids, found.token_logprobs, tops, strict=True)
-    )

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from foreword.errors import ConfigError
 from foreword.gateway.http_worker import HttpWorker
 from foreword.gateway.member import Client
-from foreword.gateway.worker_url import parse_worker_url
+from foreword.gateway.worker_url import WorkerConnection, parse_worker_url
 from foreword.gateway.zmq_worker import ZmqWorker
 
 
@@ -24,8 +25,17 @@ def make_client(url: str, *, model: str = "", eos_token_ids: Sequence[int] = ())
         return HttpWorker(connection)
     if connection.transport == "zmq":
         return ZmqWorker(connection, eos_token_ids=eos_token_ids, model=model)
-    from foreword.gateway.grpc_worker import GrpcWorker  # noqa: PLC0415 - an extra
+    return _make_grpc(connection)
 
+
+def _make_grpc(connection: WorkerConnection) -> Client:
+    try:
+        from foreword.gateway.grpc_worker import GrpcWorker  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"The worker {connection.name} needs gRPC, which is not installed.",
+            hint="Run: pip install 'foreword[grpc]'.",
+        ) from error
     return GrpcWorker(connection)
 
 
