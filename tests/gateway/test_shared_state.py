@@ -86,6 +86,7 @@ def counts(shared: SharedFingerprints) -> dict[tuple[str, ...], float]:
     totals: dict[tuple[str, ...], float] = {}
     for name, labels, value in shared.samples():
         totals[name, *labels] = totals.get((name, *labels), 0) + value
+    totals[CONNECTED] = float(shared.connected)
     return totals
 
 

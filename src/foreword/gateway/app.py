@@ -122,7 +122,12 @@ class Gateway:
 
     def _load(self) -> list[Sample]:
         running = len(self.in_flight) - self.limit.queued
-        return [("requests_running", (), running), ("requests_queued", (), self.limit.queued)]
+        shared = isinstance(self._distinct, SharedFingerprints) and self._distinct.connected
+        return [
+            ("requests_running", (), running),
+            ("requests_queued", (), self.limit.queued),
+            ("shared_state_connected", (), float(shared)),
+        ]
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """The lifespan: start, wait for the end, stop."""

@@ -7,7 +7,7 @@ import functools
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import structlog
@@ -30,10 +30,22 @@ def configure_logging(config: Config) -> None:
         processors=[*common, *(_console() if console else [structlog.processors.format_exc_info, _to_json])],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr)
         if console
-        else structlog.BytesLoggerFactory(sys.stderr.buffer),
+        else structlog.BytesLoggerFactory(cast("BinaryIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=max(level, logging.WARNING), format="%(message)s", force=True)
+
+
+class _Stderr:
+    """stderr as it is at each write: loggers are kept for good, and whoever captures stderr replaces it."""
+
+    def write(self, line: bytes) -> int:
+        """Write one line."""
+        return sys.stderr.buffer.write(line)
+
+    def flush(self) -> None:
+        """Pass it on."""
+        sys.stderr.buffer.flush()
 
 
 class RequestLog:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -114,7 +114,7 @@ class Serving:
             model=generations[0].model,
             tokenizer=generations[0].tokenizer.tokenizer.identity.digest[:16],
             prompt_tokens=sum(one.prompt_tokens for one in generations),
-            predicted_cached_tokens=sum(one.predicted_cached_tokens or 0 for one in generations),
+            predicted_cached_tokens=_sum_known(one.predicted_cached_tokens for one in generations),
             cached_tokens=sum(one.cached_tokens for one in generations),
             completion_tokens=sum(one.completion_tokens for one in generations),
             worker=generations[0].worker,
@@ -124,6 +124,12 @@ class Serving:
         """Put a prompt's text in the log line, when the server was asked to."""
         if self.config.log_prompts:
             exchange.log["prompt"] = prompt
+
+
+def _sum_known(counts: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None when none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _salt(organisation: str, salt: str | None) -> str | None:

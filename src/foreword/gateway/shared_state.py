@@ -107,7 +107,6 @@ class SharedFingerprints:
                 yield "distinct_prefix_fingerprints", (model,), count
         else:
             yield from self._local.samples()
-        yield "shared_state_connected", (), float(self.connected)
 
     async def close(self) -> None:
         """Let go of the connection."""
