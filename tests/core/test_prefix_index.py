@@ -110,7 +110,7 @@ def test_a_cleared_worker_is_never_credited(end: str) -> None:
     if end == "event":
         prefixes.apply("a", AllBlocksCleared())
     elif end == "clear":
-        prefixes.clear_worker("a")
+        prefixes.clear("a")
     else:
         prefixes.remove_worker("a")
     assert prefixes.match([1, 2, 3, 4, 5]) == {"b": 4}

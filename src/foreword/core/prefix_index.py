@@ -58,7 +58,7 @@ class _Holdings:
 
 
 class PrefixIndex:
-    """Which workers hold how much of a prompt. ``apply`` and the ``_worker`` verbs mutate; ``match`` does not.
+    """Which workers hold how much of a prompt. Only ``match`` does not mutate.
 
     Owned by one thread. Events of different workers may be mixed; those of one come in order.
     """
@@ -79,10 +79,10 @@ class PrefixIndex:
     def remove_worker(self, worker: str) -> None:
         """Forget a worker and what it holds."""
         if worker in self._workers:
-            self.clear_worker(worker)
+            self.clear(worker)
             del self._names[self._workers.pop(worker).bit.bit_length() - 1]
 
-    def clear_worker(self, worker: str) -> None:
+    def clear(self, worker: str) -> None:
         """A worker holds nothing any more."""
         holdings = self._workers[worker]
         for node in holdings.nodes.values():
@@ -90,13 +90,15 @@ class PrefixIndex:
         self._workers[worker] = _Holdings(holdings.bit)
 
     def apply(self, worker: str, event: KVCacheEvent) -> None:
-        """Take one event of a known worker."""
+        """Take one event of a worker; one that is new is made known."""
+        if worker not in self._workers:
+            self.add_worker(worker)
         if isinstance(event, BlockStored):
             self._store(self._workers[worker], event)
         elif isinstance(event, BlockRemoved):
             self._remove(self._workers[worker], event)
         elif isinstance(event, AllBlocksCleared):
-            self.clear_worker(worker)
+            self.clear(worker)
 
     def _store(self, holdings: _Holdings, event: BlockStored) -> None:
         parent = self._parent(holdings, event)

@@ -105,7 +105,7 @@ class WorkerSink:
 
     def clear(self) -> None:
         """The worker holds nothing any more, as far as is known."""
-        self.index.clear_worker(self.worker)
+        self.index.clear(self.worker)
 
 
 class PrefixView:
