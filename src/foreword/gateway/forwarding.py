@@ -10,7 +10,7 @@ import msgspec
 from foreword.gateway import sse
 from foreword.gateway.assignment import Assignment
 from foreword.gateway.errors import Interrupted
-from foreword.gateway.exchange import EVENT_STREAM, Exchange, Handler
+from foreword.gateway.exchange import Exchange, Handler
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.inflight import InFlight
@@ -97,7 +97,10 @@ class Forwarding:
             self._note(exchange, assignment)
 
     async def _relay(self, exchange: Exchange, response: ProxyResponse) -> None:
-        streams = dict(response.headers).get(b"Content-Type", b"").startswith(EVENT_STREAM.partition(b";")[0])
+        streams = any(
+            name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+            for name, value in response.headers
+        )
         await exchange.start_relay(response.status, response.headers, sse.error_event if streams else None)
         while chunk := await response.read_chunk():
             await exchange.send_event(chunk)
