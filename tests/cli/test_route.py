@@ -29,6 +29,15 @@ def test_the_text_names_policy_and_hits() -> None:
     assert "tokens hit   11.63%" in result.stdout
 
 
+def test_the_how_to_shows_what_is_printed() -> None:
+    """The page's example and its row for the policy are today's output."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "compare-routing-policies.md").read_text()
+    result = CliRunner().invoke(main, ["route", "--trace", TRACE, "--workers", "8", "--blocks", "6000"])
+    assert result.stdout in page
+    report = json.loads(CliRunner().invoke(main, ["route", "--trace", TRACE, "--json"]).stdout)
+    assert f"| `cache_aware` | {report['hit_ratio']:.2%} | {report['load_spread']:.3f} |" in page
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [(["--policy", "nearest"], "no routing policy"), (["--workers", "0"], "x>=1"), (["--prefill-rate", "0"], "x>0")],
