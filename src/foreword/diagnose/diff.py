@@ -1,0 +1,431 @@
+"""``diff_prompts``: where two prompts part, why, who owns it, and what each fix gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from foreword.diagnose.causes import Context, Verdict, detect
+from foreword.diagnose.causes.e_template import special_tokens
+from foreword.diagnose.changes import Change, text_of
+from foreword.diagnose.expected import is_expected
+from foreword.diagnose.layout import Layout, format_path, neutral_layout
+from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
+from foreword.diagnose.seam import Chip, chips, shared_tokens
+from foreword.diagnose.texts import common_prefix
+from foreword.tokens.tokenizer import Tokenizer
+
+MAX_SEAMS = 40
+"""Changes beyond this many are not looked at one by one: the first ones are what costs."""
+_SHOWN = 200
+_WINDOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One place where B stops matching A.
+
+    Attributes:
+        index: the token at which matching stops once all seams before this one are fixed.
+        lost_tokens: tokens from here on that both requests share and B computes again.
+        recovered_alone: tokens B gains when this seam alone is fixed, as replayed after the edit.
+        recovered_together: tokens B gains when this and all seams before it are fixed.
+        cost: what the lost tokens cost above the cache-read price, in dollars, where the price is known.
+        a_chips: the tokens around the seam on A's side; the first _WINDOW of them are shared.
+    """
+
+    index: int
+    code: str
+    name: str
+    layer: str
+    path: str
+    char: int
+    a_text: str
+    b_text: str
+    owner: str
+    edit: str
+    evidence: str
+    lost_tokens: int
+    recovered_alone: int
+    recovered_together: int
+    a_chips: tuple[Chip, ...] = ()
+    b_chips: tuple[Chip, ...] = ()
+    cost: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideCause:
+    """A cause that leaves the token ids as they are, or that is told but never warned about."""
+
+    code: str
+    name: str
+    evidence: str
+    edit: str
+    is_expected: bool = False
+
+
+Relation = Literal["identical", "appended", "expected", "seam"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The verdict on two prompts; ``seams`` in the order in which they cost."""
+
+    relation: Relation
+    shared_tokens: int
+    shared_fraction: float
+    shared_blocks: int
+    block_size: int
+    a_tokens: int
+    b_tokens: int
+    confidence: str
+    is_same_text: bool
+    seams: tuple[Seam, ...] = ()
+    outside_causes: tuple[OutsideCause, ...] = ()
+    unreachable_tokens: int = 0
+
+    @property
+    def identical(self) -> bool:
+        """Whether both have the same token ids, whatever their text."""
+        return self.relation == "identical"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A change that moves tokens, where, and its cause."""
+
+    position: int
+    change: Change
+    verdict: Verdict
+
+
+def diff_prompts(
+    a: Any,
+    b: Any,
+    tokenizer: Tokenizer,
+    *,
+    layout: Layout = neutral_layout,
+    block_size: int = 16,
+    other_tokenizer: Tokenizer | None = None,
+    other_layout: Layout | None = None,
+    same_session: bool | None = None,
+    price: Callable[[int], Decimal] | None = None,
+) -> Diff:
+    """Compare two prompts in token ids.
+
+    Args:
+        a: the earlier prompt, a text or a request body.
+        b: the later one.
+        tokenizer: turns both into ids.
+        layout: how a body becomes text: ``template_layout`` of the model's chat template, or the neutral one.
+        block_size: tokens a block.
+        other_tokenizer: B's tokenizer, where it is not A's.
+        other_layout: B's layout, where it is not A's.
+        same_session: whether both come from one session, where that is known.
+        price: dollars lost when this many tokens are billed in full instead of as a cache read.
+
+    Raises:
+        RequestError: a body is of no known API.
+        TokenizerError: a text cannot be encoded.
+    """
+    first = Reading(tokenizer, layout, "A")
+    second = Reading(other_tokenizer or tokenizer, other_layout or layout, "B" if other_layout else "A")
+    pair = Pair(a, b, first, second)
+    ids_a, ids_b = pair.ids("a"), pair.ids("b")
+    shared = shared_tokens(ids_a, ids_b)
+    found, notes = _find(pair, shared, same_session=same_session)
+    seams = tuple(_seams(pair, found, price))
+    if not seams and _is_broken_template(pair, shared):
+        seams = (_template_seam(pair, shared, price),)
+    relation = _relation(pair, shared, seams, notes)
+    return Diff(
+        relation=relation,
+        shared_tokens=shared,
+        shared_fraction=round(shared / max(len(ids_a), len(ids_b), 1), 4),
+        shared_blocks=shared // block_size,
+        block_size=block_size,
+        a_tokens=len(ids_a),
+        b_tokens=len(ids_b),
+        confidence=_confidence(pair),
+        is_same_text=pair.text("a") == pair.text("b"),
+        seams=seams,
+        outside_causes=tuple(notes),
+        unreachable_tokens=seams[-1].recovered_together if seams else 0,
+    )
+
+
+def _confidence(pair: Pair) -> str:
+    if isinstance(pair.a, str) and isinstance(pair.b, str):
+        return "exact for this tokenizer"
+    if pair.a_reading.is_neutral:
+        return "order and content exact; token counts near, the server's template is not known"
+    return "exact for this tokenizer and chat template"
+
+
+def _relation(pair: Pair, shared: int, seams: Sequence[Seam], notes: Sequence[OutsideCause]) -> Relation:
+    if seams:
+        return "seam"
+    if shared == len(pair.ids("a")) == len(pair.ids("b")):
+        return "identical"
+    if all(change.op == "append" for change in pair.changes) and not notes:
+        return "appended"
+    return "expected"
+
+
+def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_Found], list[OutsideCause]]:
+    """The changes that move tokens, by where they do, with their causes; and what is only worth a note."""
+    context = Context(pair.a, pair.b, pair.changes, same_session)
+    found: list[_Found] = []
+    notes: list[OutsideCause] = []
+    end = len(pair.ids("a"))
+    last_turn = last_turn_start(pair)
+    if shared == end == len(pair.ids("b")) or _is_text_append(pair):
+        return [], _silent(pair, context)
+    for change in _by_place((*pair.environment(), *pair.changes))[:MAX_SEAMS]:
+        if change.op == "append" and not _hoists(pair, change):
+            continue
+        expected = is_expected(change, pair)
+        position = pair.position(change) if not expected else end
+        if not expected and last_turn <= position < end and _is_newest(change, context):
+            continue
+        if expected:
+            notes += [note for note in [_expected_note(expected)] if note not in notes]
+        elif position >= min(end, shared_limit(pair)):
+            notes += _unmoved(change, context)
+        else:
+            _add(found, notes, _Found(position, change, _verdict(change, context)))
+    return sorted(found, key=lambda item: item.position), notes
+
+
+def shared_limit(pair: Pair) -> int:
+    """A's length without its generation prompt: a change from there on takes nothing away."""
+    if isinstance(pair.a, str):
+        return len(pair.ids("a"))
+    body = {**pair.a, "add_generation_prompt": False}
+    text = pair.a_reading.layout(body)
+    return shared_tokens(pair.ids("a"), pair.a_reading.tokenizer.encode(text))
+
+
+def last_turn_start(pair: Pair) -> int:
+    """The token at which A's newest turn starts: what changes from there on is the newest question, not a fault."""
+    key = next((key for key in ("messages", "input") if isinstance(pair.a, dict) and isinstance(pair.a.get(key), list)), "")
+    if not key or not pair.a[key]:
+        return len(pair.ids("a"))
+    body = {**pair.a, key: pair.a[key][:-1], "add_generation_prompt": False}
+    return shared_tokens(pair.ids("a"), pair.a_reading.tokenizer.encode(pair.a_reading.layout(body)))
+
+
+_NEWEST = frozenset({"A1", "A2", "A3", "A4", "C1", "D1", "D4", "Z0"})
+"""Causes that are no fault in the newest turn."""
+
+
+def _is_newest(change: Change, context: Context) -> bool:
+    if context.layer(change) != "history":
+        return False
+    verdict = detect(change, context)
+    return verdict.cause.code in _NEWEST or (verdict.cause.code in {"C2", "C3"} and verdict.is_small)
+
+
+def _is_text_append(pair: Pair) -> bool:
+    return isinstance(pair.a, str) and all(change.op == "append" for change in pair.changes) and not pair.environment()
+
+
+def _by_place(changes: Sequence[Change]) -> list[Change]:
+    """Template and tokenizer first, then parameters, tools, system, history: as requests are rendered."""
+    order = {"chat_template": 0, "tokenizer": 1, "tools": 3, "system": 4, "instructions": 4, "messages": 5, "input": 5}
+    return sorted(changes, key=lambda change: order.get(str(change.path[0]) if change.path else "", 2))
+
+
+def _hoists(pair: Pair, change: Change) -> bool:
+    """Whether an appended system message is rendered ahead of what was there."""
+    roles = {item.get("role") for item in change.b or () if isinstance(item, dict)}
+    return not pair.a_reading.is_neutral and bool(roles & {"system", "developer"})
+
+
+def _add(found: list[_Found], notes: list[OutsideCause], item: _Found) -> None:
+    if item.verdict.cause.scope == "expected":
+        notes += [note for note in [_note(item.verdict)] if note not in notes]
+    elif item.verdict.cause.scope == "outside":
+        notes.append(_note(item.verdict))
+    else:
+        found.append(item)
+
+
+def _verdict(change: Change, context: Context) -> Verdict:
+    if change is LAYOUT:
+        return Verdict.of("E7", "the same messages render to other text")
+    if change is TOKENIZER:
+        return Verdict.of("E6", "the same text encodes to other ids")
+    return detect(change, context)
+
+
+def _note(verdict: Verdict) -> OutsideCause:
+    cause = verdict.cause
+    return OutsideCause(cause.code, cause.name, verdict.evidence, cause.edit, cause.scope == "expected")
+
+
+def _expected_note(reason: str) -> OutsideCause:
+    return _note(Verdict.of("D2", reason))
+
+
+def _silent(pair: Pair, context: Context) -> list[OutsideCause]:
+    return [note for change in pair.changes for note in _unmoved(change, context)]
+
+
+def _unmoved(change: Change, context: Context) -> list[OutsideCause]:
+    """What is worth saying of a change that moves no token here but may elsewhere."""
+    if change.op == "append" or change.path[-1:] == ("cache_control",):
+        return []
+    if context.layer(change) == "parameters" and change.path[0] in {"metadata", "user", "stream", "max_tokens", "temperature"}:
+        return []
+    if context.layer(change) == "parameters" and change.op != "keys":
+        return _switched(change)
+    verdict = detect(change, context)
+    if verdict.cause.code not in {"B2", "B3", "B4", "B5"}:
+        return []
+    evidence = f"{verdict.evidence}; no token moves here, effect unknown on other surfaces"
+    return [OutsideCause(verdict.cause.code, verdict.cause.name, evidence, verdict.cause.edit)]
+
+
+_SETTINGS = ("model", "reasoning", "reasoning_effort", "effort", "thinking", "service_tier", "text", "verbosity", "tool_choice")
+
+
+def _switched(change: Change) -> list[OutsideCause]:
+    if not change.path or change.path[0] not in _SETTINGS:
+        return []
+    return [_note(Verdict.of("F6", f"{format_path(change.path)} {change.a!r} -> {change.b!r}"))]
+
+
+def _seams(pair: Pair, found: Sequence[_Found], price: Callable[[int], Decimal] | None) -> Iterator[Seam]:
+    """Each found change with its gains, all of them measured on requests composed and encoded after the fix."""
+    shared = shared_tokens(pair.ids("a"), pair.ids("b"))
+    fixes: dict[Change, str] = {}
+    steps: list[tuple[_Found, int, int, tuple[Sequence[int], Sequence[int]]]] = []
+    before = pair.fixed({})
+    for item in found:
+        index = shared_tokens(*before)
+        alone = _gain(pair, {item.change: item.verdict.fix}, shared)
+        fixes[item.change] = item.verdict.fix
+        after = pair.fixed(fixes)
+        if _matters(pair, item, index, shared_tokens(*after)):
+            steps.append((item, alone, shared_tokens(*after) - shared, before))
+            before = after
+        else:
+            del fixes[item.change]
+    total = shared_tokens(*before)
+    for item, alone, together, sides in steps:
+        lost = total - shared_tokens(*sides)
+        yield _seam(pair, item, sides, alone=alone, together=together, lost=lost, price=price)
+
+
+def _gain(pair: Pair, fixes: Mapping[Change, str], shared: int) -> int:
+    return shared_tokens(*pair.fixed(fixes)) - shared
+
+
+def _matters(pair: Pair, item: _Found, index: int, after: int) -> bool:
+    """A change in the newest user message matters only when a block or more of shared text stands behind it."""
+    return not _is_in_last_turn(pair, item.change) or after - index >= 16
+
+
+def _is_in_last_turn(pair: Pair, change: Change) -> bool:
+    if not isinstance(pair.b, dict) or len(change.path) < 2 or change.path[0] not in {"messages", "input"}:
+        return False
+    turns = [body.get(str(change.path[0])) for body in (pair.a, pair.b)]
+    return all(isinstance(turn, list) and change.path[1] == len(turn) - 1 for turn in turns)
+
+
+def _seam(
+    pair: Pair,
+    item: _Found,
+    sides: tuple[Sequence[int], Sequence[int]],
+    *,
+    alone: int,
+    together: int,
+    lost: int,
+    price: Callable[[int], Decimal] | None,
+) -> Seam:
+    change, cause = item.change, item.verdict.cause
+    index = shared_tokens(*sides)
+    a_text, b_text = _side_text(change.a), _side_text(change.b)
+    return Seam(
+        index=index,
+        code=cause.code,
+        name=cause.name,
+        layer=Context(pair.a, pair.b).layer(change),
+        path=format_path(change.path),
+        char=change.b_at + common_prefix(a_text, b_text) if isinstance(change.b_whole, str) else 0,
+        a_text=a_text[:_SHOWN],
+        b_text=b_text[:_SHOWN],
+        owner=cause.owner,
+        edit=cause.edit,
+        evidence=item.verdict.evidence,
+        lost_tokens=lost,
+        recovered_alone=alone,
+        recovered_together=together,
+        a_chips=chips(sides[0], index - _WINDOW, index + _WINDOW, pair.a_reading.tokenizer),
+        b_chips=chips(sides[1], index - _WINDOW, index + _WINDOW, pair.b_reading.tokenizer),
+        cost=price(lost) if price else None,
+    )
+
+
+def _side_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return text_of(value) or ("" if value is None else repr(value))
+
+
+def _is_broken_template(pair: Pair, shared: int) -> bool:
+    """Whether B only adds turns to A and yet does not begin with A's ids: the template's doing."""
+    if isinstance(pair.a, str) or pair.a_reading.is_neutral or pair.environment():
+        return False
+    appended = [item for change in pair.changes if change.op == "append" for item in change.b or ()]
+    answered = bool(appended) and isinstance(appended[0], dict) and appended[0].get("role") == "assistant"
+    only_appends = all(change.op == "append" for change in pair.changes)
+    return answered and only_appends and shared < len(pair.ids("a"))
+
+
+def _template_seam(pair: Pair, shared: int, price: Callable[[int], Decimal] | None) -> Seam:
+    lost = len(pair.ids("a")) - shared
+    evidence = f"the next turn keeps {shared} of the {lost + shared} tokens it should extend"
+    change = Change("value", (), "", "")
+    item = _Found(shared, change, Verdict.of("E1", evidence))
+    sides = (pair.ids("a"), pair.ids("b"))
+    return _seam(pair, item, sides, alone=lost, together=lost, lost=lost, price=price)
+
+
+def diff_ids(a: Sequence[int], b: Sequence[int], tokenizer: Tokenizer, *, block_size: int = 16) -> Diff:
+    """Compare ids as they were sent, from a log that kept them: a shift by one, or one text in two tokenisations."""
+    shared = shared_tokens(a, b)
+    verdict = _verdict_on_ids(a, b, shared, tokenizer)
+    total = min(len(a), len(b))
+    seam = ()
+    if verdict is not None:
+        lost = total - shared
+        seam = (
+            Seam(
+                shared, verdict.cause.code, verdict.cause.name, "prompt", "", 0, "", "", verdict.cause.owner, verdict.cause.edit,
+                verdict.evidence, lost, lost, lost,
+                chips(a, shared - _WINDOW, shared + _WINDOW, tokenizer), chips(b, shared - _WINDOW, shared + _WINDOW, tokenizer),
+            ),
+        )  # fmt: skip
+    relation: Relation = "seam" if seam else "identical" if len(a) == len(b) == shared else "appended"
+    return Diff(
+        relation, shared, round(shared / max(len(a), len(b), 1), 4), shared // block_size, block_size, len(a), len(b),
+        "exact: the ids are the log's own", bool(seam) and verdict is not None and verdict.cause.code == "E2", seam,
+        unreachable_tokens=total - shared if seam else 0,
+    )  # fmt: skip
+
+
+def _verdict_on_ids(a: Sequence[int], b: Sequence[int], shared: int, tokenizer: Tokenizer) -> Verdict | None:
+    if shared == min(len(a), len(b)):
+        return None
+    if shared <= 1 and (shifted := special_tokens(a, b)):
+        return shifted
+    texts = [tokenizer.decode(list(ids), skip_special_tokens=False) for ids in (a, b)]
+    alike = common_prefix(*texts)
+    if alike >= min(map(len, texts)) or alike > len(tokenizer.decode(list(a[: shared + 1]), skip_special_tokens=False)):
+        at = slice(shared, shared + 2)
+        return Verdict.of("E2", f"one text, ids {list(a[at])} and {list(b[at])}")
+    return Verdict.of("Z0", "the texts differ too")

@@ -1,0 +1,44 @@
+"""What is no fault: a new conversation, a newer question, a summary in place of history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreword.diagnose.changes import Change, canonical, is_alike
+from foreword.diagnose.pair import Pair
+
+
+def is_expected(change: Change, pair: Pair) -> str:
+    """Why this change is nobody's fault, or ""."""
+    if not isinstance(pair.b, dict) or change.path[:1] not in {("messages",), ("input",)}:
+        return ""
+    a, b = (_turns(body, str(change.path[0])) for body in (pair.a, pair.b))
+    if _is_system(change, pair):
+        return ""
+    if not _share_a_turn(a, b):
+        return "another conversation behind the same head"
+    return ""
+
+
+def _turns(body: Any, key: str) -> list[Any]:
+    turns = body.get(key)
+    turns = turns if isinstance(turns, list) else [{"role": "user", "content": turns}]
+    return [turn for turn in turns if not (isinstance(turn, dict) and turn.get("role") in {"system", "developer"})]
+
+
+def _is_system(change: Change, pair: Pair) -> bool:
+    body = pair.a if change.op == "delete" else pair.b
+    turns = body.get(str(change.path[0]))
+    at = change.path[1] if len(change.path) > 1 else None
+    turn = turns[at] if isinstance(turns, list) and isinstance(at, int) and at < len(turns) else None
+    return isinstance(turn, dict) and turn.get("role") in {"system", "developer"}
+
+
+def _share_a_turn(a: list[Any], b: list[Any]) -> bool:
+    """Whether any turn of A, equal or edited, is still in B. A question alone does not make a conversation."""
+    if not a or not b:
+        return False
+    known = {canonical(turn) for turn in b}
+    if any(canonical(turn) in known for turn in a):
+        return True
+    return any(is_alike(x, y) for x, y in zip(a[:4], b[:4], strict=False))
