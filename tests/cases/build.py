@@ -10,10 +10,52 @@ from typing import Any
 from foreword.diagnose.layout import Layout, neutral_layout
 
 Body = Any
-_WORDS = (
-    "answer carefully keep records short never promise delivery dates ask before closing tickets prefer plain words check the order number "
-    "twice thank people once be exact about money say what you know hand over to a person when unsure quote the policy by section"
-).split()
+_WORDS = [
+    "answer",
+    "carefully",
+    "keep",
+    "records",
+    "short",
+    "never",
+    "promise",
+    "delivery",
+    "dates",
+    "ask",
+    "before",
+    "closing",
+    "tickets",
+    "prefer",
+    "plain",
+    "words",
+    "check",
+    "the",
+    "order",
+    "number",
+    "twice",
+    "thank",
+    "people",
+    "once",
+    "be",
+    "exact",
+    "about",
+    "money",
+    "say",
+    "what",
+    "you",
+    "know",
+    "hand",
+    "over",
+    "to",
+    "a",
+    "person",
+    "when",
+    "unsure",
+    "quote",
+    "the",
+    "policy",
+    "by",
+    "section",
+]
 
 
 def prose(words: int, seed: int = 0) -> str:
@@ -40,7 +82,10 @@ def system(text: Any) -> Body:
 
 def talk(turns: int, start: int = 0) -> list[Body]:
     """That many finished exchanges, the same ones each time."""
-    pairs = [(user(f"Question {n}: {prose(20, n)}"), assistant(f"Answer {n}: {prose(40, n + 500)}")) for n in range(start, start + turns)]
+    pairs = [
+        (user(f"Question {n}: {prose(20, n)}"), assistant(f"Answer {n}: {prose(40, n + 500)}"))
+        for n in range(start, start + turns)
+    ]
     return [message for pair in pairs for message in pair]
 
 
@@ -51,14 +96,27 @@ def chat(*messages: Body, **fields: Any) -> Body:
 
 def claude(system_text: Any, *messages: Body, **fields: Any) -> Body:
     """A messages body."""
-    return {"model": "claude-sonnet-4-5", "max_tokens": 1024, **fields, "system": system_text, "messages": list(messages)}
+    return {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 1024,
+        **fields,
+        "system": system_text,
+        "messages": list(messages),
+    }
 
 
 def tool(name: str, description: str = "", **properties: str) -> Body:
     """A function tool in chat form."""
     fields = {key: {"type": kind} for key, kind in (properties or {"path": "string"}).items()}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
-    return {"type": "function", "function": {"name": name, "description": description or f"{name}: {prose(20, len(name))}", "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description or f"{name}: {prose(20, len(name))}",
+            "parameters": schema,
+        },
+    }
 
 
 def tools(count: int) -> list[Body]:

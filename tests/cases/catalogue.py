@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.cases import encoding, history, order, outside, volatile
+from tests.cases.build import CASES, Case
+
 from foreword.diagnose.captures import capture_of, read_captures
 from foreword.diagnose.diff import Diff, diff_ids, diff_prompts
 from foreword.diagnose.sequence import Finding, explain_requests
 from foreword.testing.words import WordTokenizer
 from foreword.tokens.tokenizer import Tokenizer
-from tests.cases import encoding, history, order, outside, volatile
-from tests.cases.build import CASES, Case
 
 __all__ = ["all_cases", "encoding", "history", "order", "outside", "run_log", "run_pair", "volatile"]
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 
-from foreword.diagnose.layout import template_layout
 from tests.cases.build import Case, assistant, case, chat, prose, system, talk, user
-from tests.cases.templates import render_effort, render_headers, render_no_think_opening, render_plain, render_think_opening
+from tests.cases.templates import (
+    render_effort,
+    render_headers,
+    render_no_think_opening,
+    render_plain,
+    render_think_opening,
+)
+
+from foreword.diagnose.layout import template_layout
 
 RULES = prose(200, 31)
 
@@ -15,7 +22,10 @@ RULES = prose(200, 31)
 def empty_think_block_in_the_opening() -> Case:
     """Thinking off: the generation prompt has an empty think block, the history has none."""
     layout = template_layout(render_no_think_opening)
-    a, b = chat(system(RULES), *talk(2), user("Go.")), chat(system(RULES), *talk(2), user("Go."), assistant("Going."), user("On."))
+    a, b = (
+        chat(system(RULES), *talk(2), user("Go.")),
+        chat(system(RULES), *talk(2), user("Go."), assistant("Going."), user("On.")),
+    )
     return Case("67", "E1", "empty think block in the generation prompt only", a, b, layouts=(layout, layout))
 
 
@@ -23,7 +33,10 @@ def empty_think_block_in_the_opening() -> Case:
 def think_tag_in_the_opening() -> Case:
     """The last tokens of the prompt (header and think tag) differ from the history."""
     layout = template_layout(render_think_opening)
-    a, b = chat(system(RULES), *talk(8), user("Go.")), chat(system(RULES), *talk(8), user("Go."), assistant("Going."), user("On."))
+    a, b = (
+        chat(system(RULES), *talk(8), user("Go.")),
+        chat(system(RULES), *talk(8), user("Go."), assistant("Going."), user("On.")),
+    )
     return Case("68", "E1", "think tag in the generation prompt", a, b, layouts=(layout, layout))
 
 
@@ -98,4 +111,11 @@ def another_vocabulary() -> Case:
 def another_template() -> Case:
     """The same messages under another template."""
     body = chat(system(RULES), user("Go."))
-    return Case("S6", "E7", "chat template changed", body, body, layouts=(template_layout(render_plain), template_layout(render_headers)))
+    return Case(
+        "S6",
+        "E7",
+        "chat template changed",
+        body,
+        body,
+        layouts=(template_layout(render_plain), template_layout(render_headers)),
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreword.diagnose.layout import template_layout
 from tests.cases.build import Body, Case, assistant, block, case, chat, claude, prose, system, talk, tools, user
 from tests.cases.templates import render_always_thinking, render_hoisting
+
+from foreword.diagnose.layout import template_layout
 
 RULES = prose(300, 21)
 DOCUMENT = f"<document>\n{prose(700, 22)}\n</document>"
@@ -32,6 +33,7 @@ def steer_message_merged_by_the_adapter() -> Case:
 @case
 def breakpoint_on_a_reminder() -> Case:
     """The last marker sits on a trailing reminder that is replaced next turn."""
+
     def reminder(left: int) -> Body:
         return user([block(f"<system-reminder>{left} tokens left</system-reminder>", marked=True)])
 
@@ -51,6 +53,7 @@ def document_follows_the_last_message() -> Case:
 @case
 def chunks_in_the_system_text() -> Case:
     """Chunks of this query inside the system text."""
+
     def body(seed: int, question: str) -> Body:
         chunks = "\n".join(f"[{n}] {prose(40, seed * 10 + n)}" for n in range(3))
         return chat(system(f"{prose(40, 1)}\nUse these passages:\n{chunks}\n{prose(300, 2)}"), user(question))
@@ -61,6 +64,7 @@ def chunks_in_the_system_text() -> Case:
 @case
 def system_behind_the_history() -> Case:
     """Messages, then the system text with this turn's contexts, then the question."""
+
     def body(turns: int, seed: int) -> Body:
         return chat(*talk(turns), system(f"{RULES}\nContexts:\n{prose(50, seed)}"), user(f"Question {turns}"))
 
@@ -70,6 +74,7 @@ def system_behind_the_history() -> Case:
 @case
 def memory_taken_out_again() -> Case:
     """A memory message ahead of the newest turn, gone from the earlier one."""
+
     def memory(seed: int) -> Body:
         return user(f"[memory] {prose(60, seed)}")
 
@@ -81,6 +86,7 @@ def memory_taken_out_again() -> Case:
 @case
 def image_first() -> Case:
     """The image stands ahead of the stable text."""
+
     def body(name: str) -> Body:
         picture = {"type": "image_url", "image_url": {"url": f"https://img.example.com/{name}.png"}}
         return chat(user([picture, {"type": "text", "text": prose(400, 5)}]), assistant("A cat."), user("And this?"))
@@ -93,7 +99,12 @@ def image_attached_again() -> Case:
     """The image leaves its message and is attached to the newest one."""
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 40}}
     a = claude(RULES, user([picture, block("What is it?")]))
-    b = claude(RULES, user([block("What is it?")]), assistant("A chart of sales."), user([picture, block("And the second bar?")]))
+    b = claude(
+        RULES,
+        user([block("What is it?")]),
+        assistant("A chart of sales."),
+        user([picture, block("And the second bar?")]),
+    )
     return Case("58", "C4", "image attached again", a, b)
 
 
@@ -117,7 +128,9 @@ def short_sessions() -> Case:
             later = [assistant(prose(200, s)), user("And then?")] if n else []
             body = chat(system(RULES), user(f"Task {s}: {prose(40, s + 90)}"), *later)
             usage = {"prompt_tokens": size, "prompt_tokens_details": {"cached_tokens": cached}}
-            log.append({"time": 1000 + s * 1000 + n, "session": f"s{s}", "body": {**body, "model": "local"}, "usage": usage})
+            log.append(
+                {"time": 1000 + s * 1000 + n, "session": f"s{s}", "body": {**body, "model": "local"}, "usage": usage}
+            )
     return Case("62", "D2", "two-turn sessions start cold", log=log)
 
 
@@ -127,7 +140,13 @@ def reasoning_left_out() -> Case:
     layout = template_layout(render_always_thinking)
 
     def body(turns: int, **fields: Any) -> Body:
-        return chat(system(RULES), user("Plan it."), assistant(f"The plan: {prose(800, 3)}", **fields), *talk(turns), user("Go."))
+        return chat(
+            system(RULES),
+            user("Plan it."),
+            assistant(f"The plan: {prose(800, 3)}", **fields),
+            *talk(turns),
+            user("Go."),
+        )
 
     a, b = body(0, reasoning_content=prose(40, 9)), body(1)
     return Case("63", "D3", "reasoning left out, empty block rendered", a, b, layouts=(layout, layout))
@@ -149,5 +168,7 @@ def frames_pruned_each_turn() -> Case:
         turns = talk(n)
         for k in range(n - 2):
             turns[2 * k] = user("[pruned]")
-        log.append({"time": 1000 + n, "session": "s", "body": chat(system(RULES), *turns, user("Next"), tools=tools(2))})
+        log.append(
+            {"time": 1000 + n, "session": "s", "body": chat(system(RULES), *turns, user("Next"), tools=tools(2))}
+        )
     return Case("66", "D4", "old turns pruned one by one", log=log)

@@ -6,9 +6,10 @@ import json
 import random
 from typing import Any
 
-from foreword.diagnose.layout import template_layout
 from tests.cases.build import Case, assistant, case, chat, claude, prose, system, talk, tool, tools, user
 from tests.cases.templates import render_thinking
+
+from foreword.diagnose.layout import template_layout
 
 RULES = prose(300, 11)
 
@@ -42,13 +43,23 @@ def sections_and_lists_swapped() -> Case:
 def shuffled_by_the_gateway() -> Case:
     """What the client sent and what the gateway sent on."""
     sent = chat(system(RULES), user("Go."), tools=tools(10))
-    return Case("28", "B1", "tool order changed by a gateway", sent, {**sent, "tools": _shuffled(tools(10), 9)}, extra={"hops": True})
+    return Case(
+        "28",
+        "B1",
+        "tool order changed by a gateway",
+        sent,
+        {**sent, "tools": _shuffled(tools(10), 9)},
+        extra={"hops": True},
+    )
 
 
 @case
 def fingerprints_only() -> Case:
     """Rows of fingerprints: the tools' moves, the prefix' stays."""
-    log = [{"time": 1000 + n, "input_fp": "a1", "tools_fp": f"t{n % 9}{n}", "cached_tokens": 0, "input_tokens": 9000} for n in range(27)]
+    log = [
+        {"time": 1000 + n, "input_fp": "a1", "tools_fp": f"t{n % 9}{n}", "cached_tokens": 0, "input_tokens": 9000}
+        for n in range(27)
+    ]
     return Case("29", "B1", "fingerprints of tools move alone", log=log)
 
 
@@ -76,16 +87,22 @@ def reconnect_moves_tools_to_the_end() -> Case:
     for n in range(12):
         if n and n % 4 == 0:
             kit = kit[3:] + kit[:3]
-        log.append({"time": 1000 + 75 * n, "session": "s", "body": chat(system(RULES), *talk(n), user("Next"), tools=kit)})
+        log.append(
+            {"time": 1000 + 75 * n, "session": "s", "body": chat(system(RULES), *talk(n), user("Next"), tools=kit)}
+        )
     return Case("33", "B1", "tools rotate on every reconnect", log=log)
 
 
 @case
 def schema_keys_rotate() -> Case:
     """Keys inside parameters in another order."""
+
     def body(keys: list[str]) -> Any:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}, "additionalProperties": False}
-        first = {"type": "function", "function": {"name": "read", "description": "Read.", "parameters": {k: schema[k] for k in keys}}}
+        first = {
+            "type": "function",
+            "function": {"name": "read", "description": "Read.", "parameters": {k: schema[k] for k in keys}},
+        }
         return chat(system(RULES), user("Go."), tools=[first, *tools(3)])
 
     a, b = body(["type", "properties", "additionalProperties"]), body(["additionalProperties", "type", "properties"])
@@ -99,19 +116,37 @@ def results_reencoded() -> Case:
     entries = []
     for n in range(3):
         keys = _shuffled(list(result), n)
-        call = assistant(None, tool_calls=[{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":"ann"}'}}])
+        call = assistant(
+            None,
+            tool_calls=[{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":"ann"}'}}],
+        )
         reply = {"role": "tool", "tool_call_id": "c1", "content": json.dumps({k: result[k] for k in keys})}
         body = chat(system(RULES), user("Find Ann."), call, reply, *talk(n), user("Next"), tools=tools(2))
-        entries.append({"startedDateTime": f"2026-11-30T10:0{n}:00Z", "request": {"method": "POST", "postData": {"text": json.dumps(body)}}})
+        entries.append(
+            {
+                "startedDateTime": f"2026-11-30T10:0{n}:00Z",
+                "request": {"method": "POST", "postData": {"text": json.dumps(body)}},
+            }
+        )
     return Case("40", "B3", "tool results encoded anew, from a HAR", log=entries, extra={"har": True})
 
 
 @case
 def arguments_reformatted() -> Case:
     """The model wrote ``{"a": 1}``; the history has ``{"a":1}``."""
+
     def body(arguments: str, turns: int) -> Any:
-        call = assistant(None, tool_calls=[{"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}}])
-        return chat(system(RULES), user("Add."), call, {"role": "tool", "tool_call_id": "c1", "content": "3"}, *talk(turns), user("Go."))
+        call = assistant(
+            None, tool_calls=[{"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}}]
+        )
+        return chat(
+            system(RULES),
+            user("Add."),
+            call,
+            {"role": "tool", "tool_call_id": "c1", "content": "3"},
+            *talk(turns),
+            user("Go."),
+        )
 
     a, b = body('{"a": 1, "b": 2}', 2), body('{"a":1,"b":2}', 3)
     return Case("42", "B3", "separators of replayed arguments", a, b, fixed=(a, body('{"a": 1, "b": 2}', 3)))
@@ -127,11 +162,22 @@ def envelope_sorted() -> Case:
 @case
 def empty_content_dropped() -> Case:
     """A reasoning item echoed without its empty content."""
+
     def body(item: dict[str, Any], turns: int) -> Any:
-        return {"model": "gpt-5.2", "instructions": RULES, "input": [user("Hi"), item, assistant("Hello."), *talk(turns), user("Go.")]}
+        return {
+            "model": "gpt-5.2",
+            "instructions": RULES,
+            "input": [user("Hi"), item, assistant("Hello."), *talk(turns), user("Go.")],
+        }
 
     item = {"type": "reasoning", "summary": [], "content": []}
-    return Case("45", "B5", "empty content dropped from a reasoning item", body(item, 1), body({"type": "reasoning", "summary": []}, 2))
+    return Case(
+        "45",
+        "B5",
+        "empty content dropped from a reasoning item",
+        body(item, 1),
+        body({"type": "reasoning", "summary": []}, 2),
+    )
 
 
 @case
@@ -140,6 +186,15 @@ def empty_reasoning_added() -> Case:
     layout = template_layout(render_thinking)
 
     def body(turns: int, **fields: Any) -> Any:
-        return chat(system(RULES), user("Hi"), assistant("Hello there, how can I help?", **fields), *talk(turns), user("Go."))
+        return chat(
+            system(RULES), user("Hi"), assistant("Hello there, how can I help?", **fields), *talk(turns), user("Go.")
+        )
 
-    return Case("46", "B5", "empty reasoning_content with a thinking template", body(1), body(2, reasoning_content=""), layouts=(layout, layout))
+    return Case(
+        "46",
+        "B5",
+        "empty reasoning_content with a thinking template",
+        body(1),
+        body(2, reasoning_content=""),
+        layouts=(layout, layout),
+    )

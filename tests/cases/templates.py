@@ -33,14 +33,19 @@ def render_always_thinking(messages: Sequence[dict[str, Any]], *, add_generation
     """Renders an empty think block where reasoning is absent."""
     turns = []
     for message in messages:
-        think = f"<think>\n{message.get('reasoning_content') or ''}\n</think>\n\n" if message["role"] == "assistant" else ""
+        think = (
+            f"<think>\n{message.get('reasoning_content') or ''}\n</think>\n\n" if message["role"] == "assistant" else ""
+        )
         turns.append(_turn(message["role"], think + _text(message)))
     return "".join(turns) + "<|im_start|>assistant\n" * add_generation_prompt
 
 
 def render_no_think_opening(messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **_: Any) -> str:
     """Puts an empty think block into the generation prompt only."""
-    return render_plain(messages, add_generation_prompt=add_generation_prompt) + "<think>\n\n</think>\n\n" * add_generation_prompt
+    return (
+        render_plain(messages, add_generation_prompt=add_generation_prompt)
+        + "<think>\n\n</think>\n\n" * add_generation_prompt
+    )
 
 
 def render_think_opening(messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **_: Any) -> str:
@@ -51,10 +56,18 @@ def render_think_opening(messages: Sequence[dict[str, Any]], *, add_generation_p
 def render_hoisting(messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **_: Any) -> str:
     """Renders all system messages first."""
     head = [m for m in messages if m["role"] == "system"]
-    return render_plain(head + [m for m in messages if m["role"] != "system"], add_generation_prompt=add_generation_prompt)
+    return render_plain(
+        head + [m for m in messages if m["role"] != "system"], add_generation_prompt=add_generation_prompt
+    )
 
 
-def render_effort(messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, reasoning_effort: str = "medium", **_: Any) -> str:
+def render_effort(
+    messages: Sequence[dict[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    reasoning_effort: str = "medium",
+    **_: Any,
+) -> str:
     """Writes the reasoning effort ahead of everything."""
     head = _turn("system", f"Reasoning Effort: {reasoning_effort}")
     return head + render_plain(messages, add_generation_prompt=add_generation_prompt)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cases.build import Case
+from tests.cases.catalogue import all_cases, run_log, run_pair
 
 from foreword.diagnose.causes import all_causes
 from foreword.testing.words import WordTokenizer
-from tests.cases.build import Case
-from tests.cases.catalogue import all_cases, run_log, run_pair
 
 CASES = all_cases()
 EXPECTED = json.loads(Path(__file__).with_name("expected.json").read_text())

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from foreword.testing.words import WordTokenizer
 from tests.cases.catalogue import all_cases, run_pair
+
+from foreword.testing.words import WordTokenizer
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.resources import files
+from typing import Any
 
 from foreword.errors import ConfigError
 
@@ -45,11 +46,13 @@ class ProviderRules:
 def all_providers() -> Mapping[str, ProviderRules]:
     """Every provider's rules by name."""
     rows = tomllib.loads(files(__package__).joinpath("providers.toml").read_text("utf-8"))
+    return {name: _rules(name, row) for name, row in rows.items()}
+
+
+def _rules(name: str, row: dict[str, Any]) -> ProviderRules:
     decimals = ("read", "write", "long_write")
-    return {
-        name: ProviderRules(name=name, **{k: Decimal(v) if k in decimals else v for k, v in row.items()})
-        for name, row in rows.items()
-    }
+    fields: dict[str, Any] = {key: Decimal(value) if key in decimals else value for key, value in row.items()}
+    return ProviderRules(name=name, **fields)
 
 
 def provider(name: str) -> ProviderRules:

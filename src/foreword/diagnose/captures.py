@@ -65,7 +65,9 @@ def load_capture(reference: str) -> Capture:
         path, entry = reference, ""
     captures = list(read_captures(path, limit=int(entry) + 1 if entry else 2))
     if entry and int(entry) >= len(captures):
-        raise ConfigError(f"{path} has {len(captures)} entries; there is no #{entry}.", hint="Entries are counted from 0.")
+        raise ConfigError(
+            f"{path} has {len(captures)} entries; there is no #{entry}.", hint="Entries are counted from 0."
+        )
     if not captures:
         raise ConfigError(f"{path} holds no request.")
     if not entry and len(captures) > 1:
@@ -98,7 +100,9 @@ def _read(path: str) -> str:
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}).", hint="Convert it first: the ids are those of UTF-8 text.") from None
+        raise ConfigError(
+            f"{path} is not UTF-8 (byte {error.start}).", hint="Convert it first: the ids are those of UTF-8 text."
+        ) from None
 
 
 def _values(text: str, kind: str, path: str) -> Iterator[Any]:
@@ -134,7 +138,11 @@ def _json(text: str, where: str) -> Any:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [v for item in level for v in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())]
+        level = [
+            v
+            for item in level
+            for v in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
         if not level:
             return False
     return True
@@ -162,7 +170,11 @@ def _response(content: Mapping[str, Any]) -> dict[str, Any]:
     text = content.get("text") or ""
     if content.get("encoding") == "base64":
         text = base64.b64decode(text).decode("utf-8", "replace")
-    lines = [text] if text.lstrip()[:1] == "{" else [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    lines = (
+        [text]
+        if text.lstrip()[:1] == "{"
+        else [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
+    )
     for line in reversed(lines):
         try:
             event = json.loads(line)

@@ -229,16 +229,16 @@ def _align(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str]) -> 
         if tag == "equal":
             yield from (("pair", i, i + 1, b0 + i - a0, b0 + i - a0 + 1) for i in range(a0, a1))
         elif tag == "replace":
-            yield from _align_replaced(a, b, a0, a1, b0, b1)
+            yield from _align_replaced(a, b, range(a0, a1), range(b0, b1))
         else:
             yield "gap", a0, a1, b0, b1
 
 
-def _align_replaced(a: list[Any], b: list[Any], a0: int, a1: int, b0: int, b1: int) -> Iterator[Aligned]:
+def _align_replaced(a: list[Any], b: list[Any], a_run: range, b_run: range) -> Iterator[Aligned]:
     """Within a replaced run: each element of A with the next like element of B, in order."""
-    at, start = b0, a0
-    gap_a, gap_b = a0, b0
-    for index in range(start, a1):
+    at = gap_b = b_run.start
+    gap_a, a1, b1 = a_run.start, a_run.stop, b_run.stop
+    for index in a_run:
         found = next((j for j in range(at, b1) if is_alike(a[index], b[j])), None)
         moved_with_the_end = found is not None and found > gap_b and index == len(a) - 1
         if found is None or moved_with_the_end:
@@ -265,7 +265,7 @@ def is_alike(a: Any, b: Any) -> bool:
     if similarity(left, right) >= _SIMILAR or canonical(text_fields(a)) == canonical(text_fields(b)):
         return True
     short, long = sorted((left, right), key=len)
-    return len(short) >= _TELLING and short in long or bool(len(short) < _TAG and PLACEHOLDER.search(short))
+    return (len(short) >= _TELLING and short in long) or bool(len(short) < _TAG and PLACEHOLDER.search(short))
 
 
 def _ids(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from foreword.diagnose.causes import Context, Verdict, detect
 from foreword.diagnose.causes.e_template import special_tokens
 from foreword.diagnose.changes import Change, text_of
-from foreword.diagnose.expected import is_expected
+from foreword.diagnose.expected import is_expected, is_in_newest_turn
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
 from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
 from foreword.diagnose.seam import Chip, chips, shared_tokens
@@ -210,7 +210,9 @@ def shared_limit(pair: Pair) -> int:
 
 def last_turn_start(pair: Pair) -> int:
     """The token at which A's newest turn starts: what changes from there on is the newest question, not a fault."""
-    key = next((key for key in ("messages", "input") if isinstance(pair.a, dict) and isinstance(pair.a.get(key), list)), "")
+    key = next(
+        (key for key in ("messages", "input") if isinstance(pair.a, dict) and isinstance(pair.a.get(key), list)), ""
+    )
     if not key or not pair.a[key]:
         return len(pair.ids("a"))
     body = {**pair.a, key: pair.a[key][:-1], "add_generation_prompt": False}
@@ -278,7 +280,13 @@ def _unmoved(change: Change, context: Context) -> list[OutsideCause]:
     """What is worth saying of a change that moves no token here but may elsewhere."""
     if change.op == "append" or change.path[-1:] == ("cache_control",):
         return []
-    if context.layer(change) == "parameters" and change.path[0] in {"metadata", "user", "stream", "max_tokens", "temperature"}:
+    if context.layer(change) == "parameters" and change.path[0] in {
+        "metadata",
+        "user",
+        "stream",
+        "max_tokens",
+        "temperature",
+    }:
         return []
     if context.layer(change) == "parameters" and change.op != "keys":
         return _switched(change)
@@ -289,7 +297,17 @@ def _unmoved(change: Change, context: Context) -> list[OutsideCause]:
     return [OutsideCause(verdict.cause.code, verdict.cause.name, evidence, verdict.cause.edit)]
 
 
-_SETTINGS = ("model", "reasoning", "reasoning_effort", "effort", "thinking", "service_tier", "text", "verbosity", "tool_choice")
+_SETTINGS = (
+    "model",
+    "reasoning",
+    "reasoning_effort",
+    "effort",
+    "thinking",
+    "service_tier",
+    "text",
+    "verbosity",
+    "tool_choice",
+)
 
 
 def _switched(change: Change) -> list[OutsideCause]:
@@ -309,7 +327,7 @@ def _seams(pair: Pair, found: Sequence[_Found], price: Callable[[int], Decimal] 
         alone = _gain(pair, {item.change: item.verdict.fix}, shared)
         fixes[item.change] = item.verdict.fix
         after = pair.fixed(fixes)
-        if _matters(pair, item, index, shared_tokens(*after)):
+        if _matters(pair, item, fixes, index):
             steps.append((item, alone, shared_tokens(*after) - shared, before))
             before = after
         else:
@@ -324,16 +342,11 @@ def _gain(pair: Pair, fixes: Mapping[Change, str], shared: int) -> int:
     return shared_tokens(*pair.fixed(fixes)) - shared
 
 
-def _matters(pair: Pair, item: _Found, index: int, after: int) -> bool:
-    """A change in the newest user message matters only when a block or more of shared text stands behind it."""
-    return not _is_in_last_turn(pair, item.change) or after - index >= 16
-
-
-def _is_in_last_turn(pair: Pair, change: Change) -> bool:
-    if not isinstance(pair.b, dict) or len(change.path) < 2 or change.path[0] not in {"messages", "input"}:
-        return False
-    turns = [body.get(str(change.path[0])) for body in (pair.a, pair.b)]
-    return all(isinstance(turn, list) and change.path[1] == len(turn) - 1 for turn in turns)
+def _matters(pair: Pair, item: _Found, fixes: Mapping[Change, str], index: int) -> bool:
+    """A change in the newest turn of both matters only when a block or more of shared text stands behind it."""
+    if not is_in_newest_turn(item.change, pair):
+        return True
+    return shared_tokens(*pair.fixed({**fixes, item.change: "move"})) - index >= pair.worth
 
 
 def _seam(
@@ -400,7 +413,7 @@ def diff_ids(a: Sequence[int], b: Sequence[int], tokenizer: Tokenizer, *, block_
     shared = shared_tokens(a, b)
     verdict = _verdict_on_ids(a, b, shared, tokenizer)
     total = min(len(a), len(b))
-    seam = ()
+    seam: tuple[Seam, ...] = ()
     if verdict is not None:
         lost = total - shared
         seam = (

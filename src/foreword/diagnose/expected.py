@@ -17,7 +17,30 @@ def is_expected(change: Change, pair: Pair) -> str:
         return ""
     if not _share_a_turn(a, b):
         return "another conversation behind the same head"
-    return ""
+    return "a branch from an earlier turn" if _is_branch(change, pair) else ""
+
+
+def is_in_newest_turn(change: Change, pair: Pair) -> bool:
+    """Whether a change lies in the last message of both requests."""
+    return _is_in_last_of(pair.b, change) and _is_in_last_of(pair.a, change)
+
+
+def _is_in_last_of(body: Any, change: Change) -> bool:
+    turns = body.get(str(change.path[0])) if isinstance(body, dict) and len(change.path) > 1 else None
+    return (
+        change.path[:1] in {("messages",), ("input",)} and isinstance(turns, list) and change.path[1] == len(turns) - 1
+    )
+
+
+def _is_branch(change: Change, pair: Pair) -> bool:
+    """B's newest turn stands where A went on: an earlier turn was answered anew."""
+    if change.op == "delete" and len(change.path) == 2:
+        return change.b_at >= len(change.b_whole) - 1 and change.a_at + len(change.a) >= len(change.a_whole) - 1
+    return (
+        change.op != "delete"
+        and _is_in_last_of(pair.b, change)
+        and len(_turns(pair.a, str(change.path[0]))) > len(_turns(pair.b, str(change.path[0])))
+    )
 
 
 def _turns(body: Any, key: str) -> list[Any]:

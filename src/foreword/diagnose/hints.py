@@ -10,26 +10,53 @@ STATE = re.compile(
     re.IGNORECASE,
 )
 RETRIEVED = re.compile(
-    r"<doc|document|retriev|passage|chunk|excerpt|search result|source[s:]|context[s:>]|knowledge|memor(?:y|ies)|article", re.IGNORECASE
+    r"<doc|document|retriev|passage|chunk|excerpt|search result|source[s:]|context[s:>]|knowledge|memor(?:y|ies)|article",
+    re.IGNORECASE,
 )
 REMINDER = re.compile(r"remind|tokens? left|remaining|<system-|budget|turns? left|status line", re.IGNORECASE)
 IDENTITY = re.compile(
-    r"session|scratchpad|user|home|cwd|director|workspace|host|machine|account|tenant|path|e-?mail|name\b|device.?id|locale", re.IGNORECASE
+    r"session|scratchpad|user|home|cwd|director|workspace|host|machine|account|tenant|path|e-?mail|name\b|device.?id|locale",
+    re.IGNORECASE,
 )
-NONCE = re.compile(r"chk|cch|checksum|nonce|request|trace|span|hash|salt|random|seed|sig\b|build|correlation", re.IGNORECASE)
-SUMMARY = re.compile(r"summar|compact|condensed|earlier conversation|conversation so far|previous conversation", re.IGNORECASE)
+NONCE = re.compile(
+    r"chk|cch|checksum|nonce|request|trace|span|hash|salt|random|seed|sig\b|build|correlation", re.IGNORECASE
+)
+SUMMARY = re.compile(
+    r"summar|compact|condensed|earlier conversation|conversation so far|previous conversation", re.IGNORECASE
+)
 PLACEHOLDER = re.compile(r"prun|trimmed|omitted|elided|cleared|removed|truncat|\[\.\.\.\]|snipped", re.IGNORECASE)
 THINK = re.compile(r"<think|</think|<reasoning|<\|channel\|>analysis")
 
 
-ON_OFF = frozenset("on off true false open closed locked unlocked online offline idle busy up down home away".split())
+ON_OFF = frozenset(
+    [
+        "on",
+        "off",
+        "true",
+        "false",
+        "open",
+        "closed",
+        "locked",
+        "unlocked",
+        "online",
+        "offline",
+        "idle",
+        "busy",
+        "up",
+        "down",
+        "home",
+        "away",
+    ]
+)
 _FAR = 600
 
 
 def heading_above(text: str, at: int) -> str:
     """The nearest line above that heads what stands at ``at``: one that ends in a colon, or a heading or tag."""
     lines = text[max(0, at - _FAR) : at].split("\n")[:-1]
-    return next((line for line in reversed(lines) if line.rstrip().endswith(":") or line.lstrip()[:1] in {"#", "<"}), "")
+    return next(
+        (line for line in reversed(lines) if line.rstrip().endswith(":") or line.lstrip()[:1] in {"#", "<"}), ""
+    )
 
 
 def line_around(text: str, at: int, end: int) -> str:

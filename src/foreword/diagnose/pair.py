@@ -42,6 +42,7 @@ class Pair:
     b: Any
     a_reading: Reading
     b_reading: Reading
+    worth: int = 16
     tree: Any = field(init=False)
     changes: tuple[Change, ...] = field(init=False)
     _ids: dict[tuple[str, str], Sequence[int]] = field(init=False, default_factory=dict)
@@ -86,8 +87,9 @@ class Pair:
         return shared_tokens(self.ids("a"), self.ids("a", {change: "b"}))
 
     def fixed(self, fixes: Mapping[Change, str]) -> tuple[Sequence[int], Sequence[int]]:
-        """The ids of both sides after these fixes: "move" cuts the change out of both and puts it at the end, "align"
-        gives B what A has.
+        """The ids of both sides after these fixes.
+
+        "move" cuts the change out of both and puts it at the end; "align" gives B what A has.
         """
         a: dict[Change, Side] = {change: "cut" for change, fix in fixes.items() if fix == "move"}
         b: dict[Change, Side] = {change: "cut" if fix == "move" else "a" for change, fix in fixes.items()}

@@ -40,7 +40,10 @@ def first_divergence(a: str, b: str, tokenizer: Tokenizer, window: int = 3) -> d
     ids_a, ids_b = tokenizer.encode(a), tokenizer.encode(b)
     index = shared_tokens(ids_a, ids_b)
     longest = max(len(ids_a), len(ids_b), 1)
-    contexts = [[(chip.id, chip.text) for chip in chips(ids, index - window, index + window, tokenizer)] for ids in (ids_a, ids_b)]
+    contexts = [
+        [(chip.id, chip.text) for chip in chips(ids, index - window, index + window, tokenizer)]
+        for ids in (ids_a, ids_b)
+    ]
     return {
         "shared_tokens": index,
         "shared_fraction": round(index / longest, 4),

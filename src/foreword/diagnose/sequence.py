@@ -125,19 +125,29 @@ def _explain_lane(lane: _Lane) -> list[Finding]:
         for seam in step.diff.seams if step.diff else ():
             gain, before = seam.recovered_together - before, seam.recovered_together
             if gain >= WORTH_TOKENS:
-                _count(findings, lane.name, step, Verdict.of(seam.code, seam.evidence), gain, seam.path)
+                _count(findings, lane.name, step, Verdict.of(seam.code, seam.evidence), lost=gain, path=seam.path)
         for note in step.diff.outside_causes if step.diff else ():
-            _count(findings, lane.name, step, Verdict.of(note.code, note.evidence), 0)
+            _count(findings, lane.name, step, Verdict.of(note.code, note.evidence))
     for verdict in outside.explain_series(lane.steps):
-        _count(findings, lane.name, lane.steps[-1], verdict, 0)
+        _count(findings, lane.name, lane.steps[-1], verdict)
     return list(findings.values())
 
 
-def _count(findings: dict[str, Finding], lane: str, step: Step, verdict: Verdict, lost: int, path: str = "") -> None:
+def _count(
+    findings: dict[str, Finding], lane: str, step: Step, verdict: Verdict, *, lost: int = 0, path: str = ""
+) -> None:
     cause = verdict.cause
     if cause.code not in findings:
         findings[cause.code] = Finding(
-            cause.code, cause.name, lane, step.capture.source, verdict.evidence, cause.owner, cause.edit, cause.scope == "expected", path=path
+            cause.code,
+            cause.name,
+            lane,
+            step.capture.source,
+            verdict.evidence,
+            cause.owner,
+            cause.edit,
+            cause.scope == "expected",
+            path=path,
         )
     findings[cause.code].count += 1
     findings[cause.code].lost_tokens += lost
@@ -148,6 +158,12 @@ def explain_pair(a: Capture, b: Capture, diff: Diff) -> Diff:
     shared = diff.shared_tokens
     steps = [Step(a, None, None, diff.a_tokens), Step(b, a, shared, diff.b_tokens, diff)]
     known = {note.code for note in diff.outside_causes}
-    found = [verdict for verdict in outside.explain_series(steps) if verdict.cause.code not in known] if not diff.seams else []
-    notes = [OutsideCause(v.cause.code, v.cause.name, v.evidence, v.cause.edit, v.cause.scope == "expected") for v in found]
+    found = (
+        [verdict for verdict in outside.explain_series(steps) if verdict.cause.code not in known]
+        if not diff.seams
+        else []
+    )
+    notes = [
+        OutsideCause(v.cause.code, v.cause.name, v.evidence, v.cause.edit, v.cause.scope == "expected") for v in found
+    ]
     return replace(diff, outside_causes=(*notes, *diff.outside_causes))

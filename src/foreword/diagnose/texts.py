@@ -78,10 +78,8 @@ def _trim(a: str, b: str) -> tuple[int, int, int]:
     start = common_prefix(a, b)
     tail = common_suffix(a, b, min(len(a), len(b)) - start)
     line = a.rfind("\n", 0, start) + 1
-    if start - line < _LONG_LINE:
-        start = line
-    else:
-        start = _atom_start(a, start) if start < len(a) else _atom_start(b, start)
+    atom = _atom_start(a, start) if start < len(a) else _atom_start(b, start)
+    start = line if start - line < _LONG_LINE else atom
     line = a.find("\n", len(a) - tail) + 1 or len(a)
     if line - (len(a) - tail) < _LONG_LINE:
         tail = len(a) - line

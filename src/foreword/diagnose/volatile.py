@@ -6,7 +6,9 @@ import re
 import unicodedata
 from typing import Literal
 
-Kind = Literal["clock", "date", "uuid", "nonce", "url", "path", "identity", "counter", "number", "whitespace", "unicode"]
+Kind = Literal[
+    "clock", "date", "uuid", "nonce", "url", "path", "identity", "counter", "number", "whitespace", "unicode"
+]
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"

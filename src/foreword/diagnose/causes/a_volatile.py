@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foreword.diagnose.hints import IDENTITY, NONCE, ON_OFF, STATE, heading_above, line_around
 from foreword.diagnose.causes.table import Context, Verdict
 from foreword.diagnose.changes import Change
+from foreword.diagnose.hints import IDENTITY, NONCE, ON_OFF, STATE, heading_above, line_around
 from foreword.diagnose.volatile import Kind, granularity, kind_of, kind_of_change
 
 _ITEMS = 3

@@ -105,4 +105,6 @@ def shape(change: Change, context: Context) -> Verdict | None:
 
 
 def _type(value: Any) -> str:
-    return {"str": "a string", "list": "a list", "NoneType": "null", "dict": "an object"}.get(type(value).__name__, repr(value))
+    return {"str": "a string", "list": "a list", "NoneType": "null", "dict": "an object"}.get(
+        type(value).__name__, repr(value)
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreword.diagnose.hints import REMINDER, RETRIEVED, STATE, heading_above, line_around
 from foreword.diagnose.causes.table import Context, Fix, Verdict
 from foreword.diagnose.changes import Change, canonical, similarity, text_of
+from foreword.diagnose.hints import REMINDER, RETRIEVED, STATE, heading_above, line_around
 
 _BLOCK = 120
 """Characters from which a text that turns up elsewhere counts as a block that moved."""
@@ -38,8 +38,12 @@ def reminder(change: Change, context: Context) -> Verdict | None:
     text = text_of(run)
     if not REMINDER.search(text) or len(text) > 2000:
         return None
-    marked = " and carries the cache marker, so its entry can never be read" if "cache_control" in canonical(run) else ""
-    return Verdict.of("C2", f"a reminder {'left' if change.op == 'delete' else 'came into'} the history{marked}", is_small=not marked)
+    marked = (
+        " and carries the cache marker, so its entry can never be read" if "cache_control" in canonical(run) else ""
+    )
+    return Verdict.of(
+        "C2", f"a reminder {'left' if change.op == 'delete' else 'came into'} the history{marked}", is_small=not marked
+    )
 
 
 def moved_block(change: Change, context: Context) -> Verdict | None:
@@ -71,7 +75,11 @@ def behind_history(change: Change, context: Context) -> Verdict | None:
     before, here = change.a_whole[: change.a_at], change.a_whole[change.a_at : change.a_at + 1]
     is_system = any(isinstance(turn, dict) and turn.get("role") in {"system", "developer"} for turn in here)
     spoken = any(isinstance(turn, dict) and turn.get("role") in {"user", "assistant"} for turn in before)
-    return Verdict.of("C3", "the system text stands behind the history and moves with its end") if is_system and spoken else None
+    return (
+        Verdict.of("C3", "the system text stands behind the history and moves with its end")
+        if is_system and spoken
+        else None
+    )
 
 
 def _whole_text(document: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foreword.diagnose.hints import PLACEHOLDER, SUMMARY, THINK
 from foreword.diagnose.causes.table import Context, Verdict
 from foreword.diagnose.changes import Change, text_of
+from foreword.diagnose.hints import PLACEHOLDER, SUMMARY, THINK
 from foreword.diagnose.layout import messages_of
 
 _REASONING = {"reasoning_content", "reasoning", "thinking", "reasoning_details", "encrypted_content"}
@@ -28,7 +28,7 @@ def reasoning(change: Change, context: Context) -> Verdict | None:
 
 def window(change: Change, context: Context) -> Verdict | None:
     """D1 for a history cut at its start, D2 where a summary took the place of what was cut."""
-    if change.op not in {"delete", "insert"} or context.layer(change) not in {"history"} or len(change.path) != 2:
+    if change.op not in {"delete", "insert"} or context.layer(change) != "history" or len(change.path) != 2:
         return None
     gone = _runs(context, "delete")
     came = _runs(context, "insert")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from typing import Literal
 
 from foreword.diagnose.causes.table import Context, Verdict
 from foreword.diagnose.changes import Change
 from foreword.diagnose.volatile import INVISIBLE, is_look_alike
 
+_FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 _SHIFT_PROOF = 8
 """Ids that must agree after a shift by one before it counts as a missing or doubled first token."""
 
@@ -42,8 +44,8 @@ def _extra(a: str, b: str) -> list[str]:
 
 
 def _form(text: str) -> str:
-    for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        if unicodedata.is_normalized(form, text):  # type: ignore[arg-type]
+    for form in _FORMS:
+        if unicodedata.is_normalized(form, text):
             return form
     return "mixed"
 

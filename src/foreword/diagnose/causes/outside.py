@@ -21,7 +21,13 @@ _ENOUGH = 3
 _GROWTH = 1.2
 _SLACK = 64
 _WORTH_SHARING = 512
-_CANNOT_ROLL_BACK = ("full prompt re-processing", "full reprocessing", "prefix caching is disabled", "disabling prefix caching", "not supported with prefix caching")
+_CANNOT_ROLL_BACK = (
+    "full prompt re-processing",
+    "full reprocessing",
+    "prefix caching is disabled",
+    "disabling prefix caching",
+    "not supported with prefix caching",
+)
 
 
 def explain_series(steps: Sequence[Step]) -> list[Verdict]:
@@ -59,11 +65,15 @@ def _reported_wrongly(steps: Sequence[Step]) -> Verdict | None:
     for step in steps:
         raw, usage = step.capture.raw_usage, step.capture.usage
         if raw.get("cachedContentTokenCount") and "cached_tokens" in raw and not raw["cached_tokens"]:
-            return Verdict.of("H2", f"the response has cachedContentTokenCount = {raw['cachedContentTokenCount']}, the log 0")
+            return Verdict.of(
+                "H2", f"the response has cachedContentTokenCount = {raw['cachedContentTokenCount']}, the log 0"
+            )
         if usage and raw and usage.cached_tokens is None and usage.input_tokens is not None and _rules(step) is None:
             return Verdict.of("H2", "the response reports no cached tokens at all; absent is not zero")
     over = [(step, cached) for step in _later(steps) if (cached := _cached(step)) and _more_than_shared(step, cached)]
-    firsts = [step for step in steps if step.previous is None and (_cached(step) or 0) > _SLACK and step.tokens is not None]
+    firsts = [
+        step for step in steps if step.previous is None and (_cached(step) or 0) > _SLACK and step.tokens is not None
+    ]
     if over and not firsts and len(over) * 2 >= len(_later(steps)):
         step, cached = over[0]
         return Verdict.of("H1", f"{cached} tokens reported cached, {step.shared} shared by content")
@@ -86,8 +96,16 @@ def _engine(steps: Sequence[Step]) -> Verdict | None:
     for before, after in pairwise(steps):
         usage = before.capture.usage
         cached = _cached(after)
-        if usage and cached and usage.output_tokens and cached == usage.input_tokens and (_input(after) or 0) > cached + usage.output_tokens // 2:
-            return Verdict.of("G3", f"cached {cached} is the earlier prompt; its {usage.output_tokens} output tokens were not reused")
+        if (
+            usage
+            and cached
+            and usage.output_tokens
+            and cached == usage.input_tokens
+            and (_input(after) or 0) > cached + usage.output_tokens // 2
+        ):
+            return Verdict.of(
+                "G3", f"cached {cached} is the earlier prompt; its {usage.output_tokens} output tokens were not reused"
+            )
     return None
 
 
@@ -111,7 +129,14 @@ def _expired(steps: Sequence[Step]) -> Verdict | None:
     for before, after in pairwise(steps):
         rules = _rules(after)
         gap = (after.capture.time or 0) - (before.capture.time or 0)
-        if rules and rules.life and before.capture.time and gap > rules.life and _cached(after) == 0 and _extends(after):
+        if (
+            rules
+            and rules.life
+            and before.capture.time
+            and gap > rules.life
+            and _cached(after) == 0
+            and _extends(after)
+        ):
             return Verdict.of("F5", f"{gap:.0f} s since the last use, the entry lives {rules.life} s")
     return None
 
@@ -131,19 +156,31 @@ def _not_stored(steps: Sequence[Step]) -> Verdict | None:
             return Verdict.of("G2", f"sent {end - begun:.1f} s before the first request with this prefix was done")
         sessions = before.capture.session, after.capture.session
         if all(sessions) and sessions[0] != sessions[1] and (after.shared or 0) >= _WORTH_SHARING:
-            return Verdict.of("G2", f"first call of another conversation; {after.shared} tokens are the same as in the last one")
+            return Verdict.of(
+                "G2", f"first call of another conversation; {after.shared} tokens are the same as in the last one"
+            )
     return None
 
 
 def _routed(steps: Sequence[Step]) -> Verdict | None:
     """G1: the prefix is the same and hits come and go, or go with the machine that served."""
-    hits = [(step, _cached(step)) for step in _later(steps) if _cached(step) is not None and _extends(step) and _is_same_session(step)]
+    hits = [
+        (step, _cached(step))
+        for step in _later(steps)
+        if _cached(step) is not None and _extends(step) and _is_same_session(step)
+    ]
     cold = [step for step, cached in hits if cached == 0]
     if not cold:
         return None
-    moved = [step for step in cold if step.previous and step.capture.route and _route_before(steps, step) != step.capture.route]
+    moved = [
+        step
+        for step in cold
+        if step.previous and step.capture.route and _route_before(steps, step) != step.capture.route
+    ]
     if moved:
-        return Verdict.of("G1", f"{len(moved)} of {len(cold)} cold requests went to another machine: {moved[0].capture.route}")
+        return Verdict.of(
+            "G1", f"{len(moved)} of {len(cold)} cold requests went to another machine: {moved[0].capture.route}"
+        )
     warm = len(hits) - len(cold)
     if len(hits) >= _ENOUGH and warm and _one_fingerprint(steps) and not _in_band(hits):
         return Verdict.of("G1", f"one prefix, {warm} warm and {len(cold)} cold requests in turn")
@@ -179,7 +216,15 @@ def _provider_unit(steps: Sequence[Step]) -> Verdict | None:
         return Verdict.of("G4", f"no hit between {cold[0]} and {cold[-1]} tokens, hits on both or either side")
     for step, cached in hits:
         rules, size = _rules(step), step.shared if step.shared is not None else _input(step)
-        if rules and rules.step > 1 and cached and size and cached < size and size - cached < 2 * rules.step and cached % rules.step == 0:
+        if (
+            rules
+            and rules.step > 1
+            and cached
+            and size
+            and cached < size
+            and size - cached < 2 * rules.step
+            and cached % rules.step == 0
+        ):
             return Verdict.of("G4", f"{size} shared tokens counted in units of {rules.step}: {cached}")
     return None
 
@@ -188,8 +233,18 @@ def _too_small(steps: Sequence[Step]) -> Verdict | None:
     """F4: the prompt is under the model's minimum, so nothing is stored."""
     for step in _later(steps):
         rules, size = _rules(step), _input(step)
-        if rules and size and size < rules.minimum_for(step.capture.model) and not _cached(step) and not _written(step) and step.capture.usage:
-            return Verdict.of("F4", f"{size} tokens; {step.capture.model or rules.name} caches from {rules.minimum_for(step.capture.model)}")
+        if (
+            rules
+            and size
+            and size < rules.minimum_for(step.capture.model)
+            and not _cached(step)
+            and not _written(step)
+            and step.capture.usage
+        ):
+            return Verdict.of(
+                "F4",
+                f"{size} tokens; {step.capture.model or rules.name} caches from {rules.minimum_for(step.capture.model)}",
+            )
     return None
 
 
@@ -205,7 +260,9 @@ def _looked_back_too_little(steps: Sequence[Step]) -> Verdict | None:
             continue
         marks = [_markers(step.capture) for step in (before, after)]
         if all(marks) and _extends(after) and marks[1][-1] - marks[0][-1] > rules.lookback and len(marks[1]) <= 2:
-            return Verdict.of("F3", f"{marks[1][-1] - marks[0][-1]} blocks since the last marker, {rules.lookback} are looked at")
+            return Verdict.of(
+                "F3", f"{marks[1][-1] - marks[0][-1]} blocks since the last marker, {rules.lookback} are looked at"
+            )
     return None
 
 
@@ -228,12 +285,18 @@ def _blocks(document: Any) -> Iterator[Any]:
 
 
 def _is_marked(block: Any) -> bool:
-    return isinstance(block, dict) and any(key in block for key in ("cache_control", "cachePoint", "prompt_cache_breakpoint"))
+    return isinstance(block, dict) and any(
+        key in block for key in ("cache_control", "cachePoint", "prompt_cache_breakpoint")
+    )
 
 
 def _marker_faults(steps: Sequence[Step]) -> Verdict | None:
     """F1 and F2 from the bodies: no marker where the provider wants one, markers that cannot be, markers that stay."""
-    bodies = [step for step in steps if isinstance(step.capture.document, dict) and step.capture.document and step.capture.usage]
+    bodies = [
+        step
+        for step in steps
+        if isinstance(step.capture.document, dict) and step.capture.document and step.capture.usage
+    ]
     wanting = [step for step in bodies if (rules := _rules(step)) and rules.markers]
     if not wanting:
         return None
@@ -260,7 +323,10 @@ def _frozen(steps: Sequence[Step]) -> Verdict | None:
     tail = next((n for n in range(len(last)) if len(set(last[n:])) == 1), len(last))
     in_history = last[-1] >= 0 and last[-1] > _head_blocks(steps[-1].capture)
     if in_history and len(last) - tail >= _ENOUGH and sizes[-1] > sizes[tail] * _GROWTH:
-        return Verdict.of("F2", f"the last marker stays at block {last[-1]} while the prompt grows from {sizes[tail]} to {sizes[-1]} tokens")
+        return Verdict.of(
+            "F2",
+            f"the last marker stays at block {last[-1]} while the prompt grows from {sizes[tail]} to {sizes[-1]} tokens",
+        )
     return None
 
 
@@ -280,7 +346,9 @@ def _pinned(steps: Sequence[Step]) -> Verdict | None:
     if len(seen) - start < _ENOUGH or seen[-1][1] < seen[start][1] * _GROWTH:
         return None
     code = "F2" if start >= _ENOUGH else "F1"
-    return Verdict.of(code, f"cached stays at {seen[-1][0]} while the prompt grows from {seen[start][1]} to {seen[-1][1]} tokens")
+    return Verdict.of(
+        code, f"cached stays at {seen[-1][0]} while the prompt grows from {seen[start][1]} to {seen[-1][1]} tokens"
+    )
 
 
 def _dead_writes(steps: Sequence[Step]) -> Verdict | None:
@@ -317,7 +385,9 @@ def _cold_start(steps: Sequence[Step]) -> Verdict | None:
     if not sum(totals) or sum(colds) / sum(totals) < 0.1:
         return None
     ceiling = 1 - sum(colds) / sum(totals)
-    return Verdict.of("D2", f"{len(sessions)} sessions, {len(steps)} turns: {ceiling:.0%} of tokens is the most that can hit")
+    return Verdict.of(
+        "D2", f"{len(sessions)} sessions, {len(steps)} turns: {ceiling:.0%} of tokens is the most that can hit"
+    )
 
 
 _DETECTORS = (

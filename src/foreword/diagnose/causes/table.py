@@ -44,8 +44,9 @@ class Verdict:
 
     @classmethod
     def of(cls, code: str, evidence: str = "", *, fix: Fix | None = None, is_small: bool = False) -> Verdict:
-        """The verdict for a code, with the cause's own fix unless another fits this change; small where the newest turn
-        alone would pay for it.
+        """The verdict for a code, with the cause's own fix unless another fits this change.
+
+        ``is_small`` says that in the newest turn it costs that turn alone and is no fault.
         """
         cause = all_causes()[code]
         return cls(cause, evidence, fix or cause.fix, is_small)
