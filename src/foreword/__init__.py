@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from foreword.core.block_pool import BlockPool
     from foreword.core.hashing import hash_request_tokens
     from foreword.core.prefix_cache import PrefixCache
+    from foreword.diagnose import (
+        Prompt,
+        Segment,
+        ToolSet,
+        canonical_json,
+        diff_prompts,
+        first_divergence,
+        prefix_fingerprint,
+    )
     from foreword.engine import LLM
     from foreword.generation import SamplingParams
     from foreword.tokens import CachedTokenizer, L0Config, L1Config, load_tokenizer
@@ -25,10 +34,17 @@ __all__ = [
     "L0Config",
     "L1Config",
     "PrefixCache",
+    "Prompt",
     "SamplingParams",
+    "Segment",
+    "ToolSet",
     "__version__",
     "hash_request_tokens",
+    "canonical_json",
+    "diff_prompts",
+    "first_divergence",
     "load_tokenizer",
+    "prefix_fingerprint",
 ]
 
 _HOMES = {
@@ -38,9 +54,16 @@ _HOMES = {
     "L1Config": "foreword.tokens",
     "LLM": "foreword.engine",
     "PrefixCache": "foreword.core.prefix_cache",
+    "Prompt": "foreword.diagnose",
     "SamplingParams": "foreword.generation",
+    "Segment": "foreword.diagnose",
+    "ToolSet": "foreword.diagnose",
+    "canonical_json": "foreword.diagnose",
+    "diff_prompts": "foreword.diagnose",
+    "first_divergence": "foreword.diagnose",
     "hash_request_tokens": "foreword.core.hashing",
     "load_tokenizer": "foreword.tokens",
+    "prefix_fingerprint": "foreword.diagnose",
 }
 
 

@@ -12,9 +12,13 @@ from foreword import __version__
 from foreword.errors import ForewordError
 
 COMMANDS = {
+    "diff": "Say where two prompts part, why, and what a fix gives back.",
     "doctor": "Say what is installed, what is configured and where each value came from.",
+    "explain": "Say what a cause code means.",
+    "fingerprint": "Print the fingerprints of prompts, and when a log's began to move.",
     "models": "Fetch and list models.",
     "route": "Replay a trace through a routing policy, without servers.",
+    "savings": "Print what a shared prefix saves, step by step.",
     "serve": "Serve the gateway.",
     "tokenize": "Turn text into token ids.",
 }

@@ -151,6 +151,8 @@ def _compare_fields(a: dict[str, Any], b: dict[str, Any], path: Path) -> Node:
         else:
             fields[key] = Choice(Change("delete", here, a[key], None, a, b))
     shared_a, shared_b = [k for k in a if k in b], [k for k in b if k in a]
+    if list(a) == list(b) and all(isinstance(node, Same) for node in fields.values()):
+        return Same(b)
     order = Choice(Change("keys", path, shared_a, shared_b, a, b)) if shared_a != shared_b else None
     return Fields(fields, tuple(a), tuple(b), order)
 
@@ -171,7 +173,8 @@ def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
         if b1 > b0:
             op = "append" if at_end else "insert"
             parts.append(Choice(Change(op, (*path, b0), None, b[b0:b1], a, b, a0, b0)))
-    return Items(tuple(parts))
+    is_same = len(a) == len(b) and all(isinstance(part, Same) for part in parts)
+    return Same(b) if is_same else Items(tuple(parts))
 
 
 def _item_key(item: Any) -> str:

@@ -71,7 +71,13 @@ Relation = Literal["identical", "appended", "expected", "seam"]
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The verdict on two prompts; ``seams`` in the order in which they cost."""
+    """The verdict on two prompts; ``seams`` in the order in which they cost.
+
+    Attributes:
+        is_same_text: whether both render to the same text; with other ids that is the tokenizer's doing.
+        unreachable_tokens: identical in both, and out of reach behind the seams.
+        repaired: both requests with every fix applied; they share ``shared_tokens + unreachable_tokens``.
+    """
 
     relation: Relation
     shared_tokens: int
@@ -85,6 +91,7 @@ class Diff:
     seams: tuple[Seam, ...] = ()
     outside_causes: tuple[OutsideCause, ...] = ()
     unreachable_tokens: int = 0
+    repaired: tuple[Any, Any] | None = None
 
     @property
     def identical(self) -> bool:
@@ -136,7 +143,8 @@ def diff_prompts(
     ids_a, ids_b = pair.ids("a"), pair.ids("b")
     shared = shared_tokens(ids_a, ids_b)
     found, notes = _find(pair, shared, same_session=same_session)
-    seams = tuple(_seams(pair, found, price))
+    fixes: dict[Change, str] = {}
+    seams = tuple(_seams(pair, found, fixes, price))
     if not seams and _is_broken_template(pair, shared):
         seams = (_template_seam(pair, shared, price),)
     relation = _relation(pair, shared, seams, notes)
@@ -153,6 +161,7 @@ def diff_prompts(
         seams=seams,
         outside_causes=tuple(notes),
         unreachable_tokens=seams[-1].recovered_together if seams else 0,
+        repaired=pair.fixed_documents(fixes) if fixes else None,
     )
 
 
@@ -180,6 +189,7 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
     found: list[_Found] = []
     notes: list[OutsideCause] = []
     end = len(pair.ids("a"))
+    limit = min(end, shared_limit(pair))
     last_turn = last_turn_start(pair)
     if shared == end == len(pair.ids("b")) or _is_text_append(pair):
         return [], _silent(pair, context)
@@ -192,7 +202,7 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
             continue
         if expected:
             notes += [note for note in [_expected_note(expected)] if note not in notes]
-        elif position >= min(end, shared_limit(pair)):
+        elif position >= limit:
             notes += _unmoved(change, context)
         else:
             _add(found, notes, _Found(position, change, _verdict(change, context)))
@@ -205,7 +215,7 @@ def shared_limit(pair: Pair) -> int:
         return len(pair.ids("a"))
     body = {**pair.a, "add_generation_prompt": False}
     text = pair.a_reading.layout(body)
-    return shared_tokens(pair.ids("a"), pair.a_reading.tokenizer.encode(text))
+    return shared_tokens(pair.ids("a"), pair.a_reading.encoder.encode(text))
 
 
 def last_turn_start(pair: Pair) -> int:
@@ -216,7 +226,7 @@ def last_turn_start(pair: Pair) -> int:
     if not key or not pair.a[key]:
         return len(pair.ids("a"))
     body = {**pair.a, key: pair.a[key][:-1], "add_generation_prompt": False}
-    return shared_tokens(pair.ids("a"), pair.a_reading.tokenizer.encode(pair.a_reading.layout(body)))
+    return shared_tokens(pair.ids("a"), pair.a_reading.encoder.encode(pair.a_reading.layout(body)))
 
 
 _NEWEST = frozenset({"A1", "A2", "A3", "A4", "C1", "D1", "D4", "Z0"})
@@ -316,10 +326,11 @@ def _switched(change: Change) -> list[OutsideCause]:
     return [_note(Verdict.of("F6", f"{format_path(change.path)} {change.a!r} -> {change.b!r}"))]
 
 
-def _seams(pair: Pair, found: Sequence[_Found], price: Callable[[int], Decimal] | None) -> Iterator[Seam]:
+def _seams(
+    pair: Pair, found: Sequence[_Found], fixes: dict[Change, str], price: Callable[[int], Decimal] | None
+) -> Iterator[Seam]:
     """Each found change with its gains, all of them measured on requests composed and encoded after the fix."""
     shared = shared_tokens(pair.ids("a"), pair.ids("b"))
-    fixes: dict[Change, str] = {}
     steps: list[tuple[_Found, int, int, tuple[Sequence[int], Sequence[int]]]] = []
     before = pair.fixed({})
     for item in found:

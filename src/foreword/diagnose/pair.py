@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from foreword.diagnose.changes import Change, Side, changes_in, compare, compose, text_of
 from foreword.diagnose.layout import Layout, neutral_layout
 from foreword.diagnose.seam import shared_tokens
-from foreword.tokens.tokenizer import Tokenizer
+from foreword.diagnose.splice import PieceEncoder
+from foreword.tokens.tokenizer import TokenIds, Tokenizer
 
 LAYOUT = Change("value", ("chat_template",), "A's template", "B's template")
 TOKENIZER = Change("value", ("tokenizer",), "A's tokenizer", "B's tokenizer")
@@ -23,6 +24,10 @@ class Reading:
     tokenizer: Tokenizer
     layout: Layout = neutral_layout
     template: str = ""
+    encoder: PieceEncoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoder", PieceEncoder(self.tokenizer))
 
     @property
     def is_neutral(self) -> bool:
@@ -45,7 +50,8 @@ class Pair:
     worth: int = 16
     tree: Any = field(init=False)
     changes: tuple[Change, ...] = field(init=False)
-    _ids: dict[tuple[str, str], Sequence[int]] = field(init=False, default_factory=dict)
+    _texts: dict[tuple[Side, tuple[tuple[int, Side], ...]], str] = field(init=False, default_factory=dict)
+    _ids: dict[tuple[str, str], TokenIds] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         tree = compare(self.a, self.b)
@@ -70,30 +76,42 @@ class Pair:
 
     def text(self, base: Side, overrides: Overrides = _KEEP) -> str:
         """That request as the text a model reads."""
-        reading = self.a_reading if overrides.get(LAYOUT, base) == "a" else self.b_reading
-        return reading.layout(self.document(base, overrides))
+        key = base, tuple(sorted((id(change), side) for change, side in overrides.items() if side != base))
+        if key not in self._texts:
+            reading = self.a_reading if overrides.get(LAYOUT, base) == "a" else self.b_reading
+            self._texts[key] = reading.layout(self.document(base, overrides))
+        return self._texts[key]
 
-    def ids(self, base: Side, overrides: Overrides = _KEEP) -> Sequence[int]:
+    def ids(self, base: Side, overrides: Overrides = _KEEP) -> TokenIds:
         """That text's token ids."""
         which = overrides.get(TOKENIZER, base)
         text = self.text(base, overrides)
         if (which, text) not in self._ids:
-            tokenizer = (self.a_reading if which == "a" else self.b_reading).tokenizer
-            self._ids[which, text] = tokenizer.encode(text)
+            self._ids[which, text] = (self.a_reading if which == "a" else self.b_reading).encoder.encode(text)
         return self._ids[which, text]
 
     def position(self, change: Change) -> int:
         """Where this change alone, put into A, parts it from A."""
         return shared_tokens(self.ids("a"), self.ids("a", {change: "b"}))
 
-    def fixed(self, fixes: Mapping[Change, str]) -> tuple[Sequence[int], Sequence[int]]:
+    def fixed(self, fixes: Mapping[Change, str]) -> tuple[TokenIds, TokenIds]:
         """The ids of both sides after these fixes.
 
         "move" cuts the change out of both and puts it at the end; "align" gives B what A has.
         """
-        a: dict[Change, Side] = {change: "cut" for change, fix in fixes.items() if fix == "move"}
-        b: dict[Change, Side] = {change: "cut" if fix == "move" else "a" for change, fix in fixes.items()}
+        a, b = _sides(fixes)
         return self.ids("a", a), self.ids("b", b)
+
+    def fixed_documents(self, fixes: Mapping[Change, str]) -> tuple[Any, Any]:
+        """Both requests after these fixes."""
+        a, b = _sides(fixes)
+        return self.document("a", a), self.document("b", b)
+
+
+def _sides(fixes: Mapping[Change, str]) -> tuple[Overrides, Overrides]:
+    a: dict[Change, Side] = {change: "cut" for change, fix in fixes.items() if fix == "move"}
+    b: dict[Change, Side] = {change: "cut" if fix == "move" else "a" for change, fix in fixes.items()}
+    return a, b
 
 
 def append_to_end(document: Any, text: str) -> Any:

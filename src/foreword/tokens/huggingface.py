@@ -45,13 +45,16 @@ class HuggingFaceTokenizer:
 
     key: Hashable = None
 
-    def __init__(self, definition: str, *, name: str = "", encode_special_tokens: bool = False) -> None:
+    def __init__(
+        self, definition: str, *, name: str = "", encode_special_tokens: bool = False, second_encoder: bool = True
+    ) -> None:
         """Load a definition.
 
         Args:
             definition: the text of a tokenizer.json.
             name: what its users call it.
             encode_special_tokens: whether special tokens in a text are encoded as text.
+            second_encoder: whether to load the fast encoder, which takes longer than encoding a few hundred KB.
 
         Raises:
             TokenizerError: the definition is not one that `tokenizers` can load.
@@ -75,7 +78,7 @@ class HuggingFaceTokenizer:
         self._calls = itertools.count(1)
         self._lock = threading.Lock()
         self._check_frame()
-        self._fast = None if encode_special_tokens else self._load_fast(definition)
+        self._fast = self._load_fast(definition) if second_encoder and not encode_special_tokens else None
 
     @classmethod
     def copy_of(cls, tokenizer: tokenizers.Tokenizer, *, name: str = "") -> HuggingFaceTokenizer:

@@ -20,6 +20,7 @@ def load_tokenizer(
     pattern: str | None = None,
     special_tokens: Mapping[str, int] | None = None,
     encode_special_tokens: bool = False,
+    second_encoder: bool = True,
 ) -> CacheableTokenizer:
     """Load a tokenizer from this machine.
 
@@ -29,6 +30,7 @@ def load_tokenizer(
         pattern: rank file: the regular expression that splits text, which the file does not hold.
         special_tokens: rank file: its special tokens and their ids.
         encode_special_tokens: Hugging Face: encode special tokens in a text as text.
+        second_encoder: Hugging Face: load the fast encoder too; without it a command that encodes little starts sooner.
 
     Raises:
         TokenizerNotFound: there is nothing by that name or at that path.
@@ -46,7 +48,9 @@ def load_tokenizer(
         return load_rank_file(file, pattern=pattern, special_tokens=special_tokens or {})
     if file.suffix == ".json" and not file.name.startswith("tekken"):
         name = path.name if path.is_dir() else file.parent.name
-        return HuggingFaceTokenizer(_read(file), name=name, encode_special_tokens=encode_special_tokens)
+        return HuggingFaceTokenizer(
+            _read(file), name=name, encode_special_tokens=encode_special_tokens, second_encoder=second_encoder
+        )
     if file.suffix == ".json" or ".model" in file.name:
         return load_mistral(file)
     raise TokenizerError(f"{file} is no tokenizer.", hint="Give a tokenizer.json, tekken.json, *.model or *.tiktoken.")
