@@ -8,10 +8,10 @@ import threading
 from array import array
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from typing import Any
 
 import fastokens
 import msgspec
-import structlog
 import tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -19,8 +19,6 @@ from foreword.errors import TokenizerError
 from foreword.tokens.boundaries import Boundaries
 from foreword.tokens.tokenizer import SpecialTokens, TokenIds, TokenizerIdentity, is_refusal, refusal
 from foreword.tokens.tokenizer_json import Definition, Frame, certify
-
-log = structlog.get_logger(__name__)
 
 SAMPLE_EVERY = 256
 _SAMPLE_CHARACTERS = 1 << 15
@@ -157,7 +155,7 @@ class HuggingFaceTokenizer:
             if reference != encoded and self._fast is not None:
                 self._fast = None
                 self.encoder_fallbacks += 1
-                log.warning("tokenizer.encoder_fallback", tokenizer=self.identity.name)
+                _log().warning("tokenizer.encoder_fallback", tokenizer=self.identity.name)
         return reference
 
     def _check_frame(self) -> None:
@@ -189,7 +187,7 @@ class HuggingFaceTokenizer:
         except BaseException as error:
             if not is_refusal(error):
                 raise
-            log.debug("tokenizer.encoder_refused", tokenizer=self.identity.name, error=str(error))
+            _log().debug("tokenizer.encoder_refused", tokenizer=self.identity.name, error=str(error))
             return None
         return fast if agree else None
 
@@ -236,3 +234,10 @@ def _encode(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], *, add_specia
             raise refusal("tokenizers", texts, error) from error
         raise
     return [array("I", encoding.ids).tobytes() for encoding in encodings]
+
+
+def _log() -> Any:
+    """The logger, imported when there is something to say: structlog takes as long to import as a tokenizer to load."""
+    import structlog  # noqa: PLC0415 - see above
+
+    return structlog.get_logger(__name__)
