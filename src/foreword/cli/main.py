@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": "Say what is installed, what is configured and where each value came from.",
     "explain": "Say what a cause code means.",
     "fingerprint": "Print the fingerprints of prompts, and when a log's began to move.",
+    "lint": "Find what will break a prefix: in Python source, chat templates, request logs.",
     "models": "Fetch and list models.",
     "route": "Replay a trace through a routing policy, without servers.",
     "savings": "Print what a shared prefix saves, step by step.",

@@ -182,7 +182,7 @@ def _item_key(item: Any) -> str:
     if isinstance(item, dict):
         function = item.get("function")
         name = function.get("name") if isinstance(function, dict) else item.get("name")
-        if isinstance(name, str) and "role" not in item and item.get("type") not in {"tool_use", "function_call"}:
+        if isinstance(name, str) and "role" not in item and str(item.get("type")) not in {"tool_use", "function_call"}:
             return f"name:{name}"
         item = {key: value for key, value in item.items() if key != "cache_control"}
     return canonical(item)
@@ -335,8 +335,8 @@ def compose(node: Node, side: Chooser) -> Any:
 def _chosen(choice: Choice, side: Chooser, nothing: Any) -> Any:
     which, change = side(choice.change), choice.change
     value = nothing if which == "cut" else change.a if which == "a" else change.b
-    missing = value is None and change.op in {"insert", "delete", "append"}
-    return nothing if missing else value
+    absent = (change.op, which) in {("insert", "a"), ("delete", "b")} or (change.op == "append" and value is None)
+    return nothing if absent else value
 
 
 def _compose_items(node: Items, side: Chooser) -> list[Any]:

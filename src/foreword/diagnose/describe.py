@@ -12,7 +12,7 @@ _MAX_TEXT = 60
 
 def describe_diff(diff: Diff, *, footer: str = "") -> str:
     """The whole verdict; the first finding starts on the third line."""
-    parts = [headline(diff), *("\n".join(_seam(n, seam, diff)) for n, seam in enumerate(diff.seams, 1))]
+    parts = [headline(diff), *("\n".join(_seam(n, seam)) for n, seam in enumerate(diff.seams, 1))]
     parts += [_outside(cause) for cause in diff.outside_causes]
     if diff.seams:
         parts.append(
@@ -40,7 +40,7 @@ def headline(diff: Diff) -> str:
     return f"Seam at token {diff.shared_tokens:,}. Shared: {share}.{note}"
 
 
-def _seam(number: int, seam: Seam, diff: Diff) -> Iterator[str]:
+def _seam(number: int, seam: Seam) -> Iterator[str]:
     place = f"{seam.path or 'text'} char {seam.char}"
     yield f"{number}. {seam.code} {seam.name}"
     yield f"   --> {place} ({seam.layer}), token {seam.index:,}"

@@ -252,7 +252,7 @@ def _by_place(changes: Sequence[Change]) -> list[Change]:
 
 def _hoists(pair: Pair, change: Change) -> bool:
     """Whether an appended system message is rendered ahead of what was there."""
-    roles = {item.get("role") for item in change.b or () if isinstance(item, dict)}
+    roles = {str(item.get("role")) for item in change.b or () if isinstance(item, dict)}
     return not pair.a_reading.is_neutral and bool(roles & {"system", "developer"})
 
 

@@ -46,7 +46,7 @@ def _is_branch(change: Change, pair: Pair) -> bool:
 def _turns(body: Any, key: str) -> list[Any]:
     turns = body.get(key)
     turns = turns if isinstance(turns, list) else [{"role": "user", "content": turns}]
-    return [turn for turn in turns if not (isinstance(turn, dict) and turn.get("role") in {"system", "developer"})]
+    return [turn for turn in turns if not (isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"})]
 
 
 def _is_system(change: Change, pair: Pair) -> bool:
@@ -54,7 +54,7 @@ def _is_system(change: Change, pair: Pair) -> bool:
     turns = body.get(str(change.path[0]))
     at = change.path[1] if len(change.path) > 1 else None
     turn = turns[at] if isinstance(turns, list) and isinstance(at, int) and at < len(turns) else None
-    return isinstance(turn, dict) and turn.get("role") in {"system", "developer"}
+    return isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"}
 
 
 def _share_a_turn(a: list[Any], b: list[Any]) -> bool:

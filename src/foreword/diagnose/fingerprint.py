@@ -98,7 +98,8 @@ def split_request(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return {"tools": {}, "system": {}, "history": {}}
     messages = messages_of(document)
     start = next(
-        (n for n, message in enumerate(messages) if message.get("role") not in {"system", "developer"}), len(messages)
+        (n for n, message in enumerate(messages) if str(message.get("role")) not in {"system", "developer"}),
+        len(messages),
     )
     tools = document.get("tools")
     return {

@@ -45,7 +45,7 @@ def _looks_like_anthropic(body: Mapping[str, Any]) -> bool:
     if any(isinstance(tool, dict) and "input_schema" in tool for tool in _list(body.get("tools"))):
         return True
     blocks = (b for m in _list(body.get("messages")) if isinstance(m, dict) for b in _list(m.get("content")))
-    return any(isinstance(block, dict) and block.get("type") in {"tool_use", "tool_result"} for block in blocks)
+    return any(isinstance(block, dict) and str(block.get("type")) in {"tool_use", "tool_result"} for block in blocks)
 
 
 def _list(value: Any) -> list[Any]:

@@ -27,7 +27,7 @@ def image(change: Change, context: Context) -> Verdict | None:
 
 
 def _is_image(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in _IMAGES
+    return isinstance(part, dict) and str(part.get("type")) in _IMAGES
 
 
 def reminder(change: Change, context: Context) -> Verdict | None:
@@ -73,8 +73,8 @@ def behind_history(change: Change, context: Context) -> Verdict | None:
     if change.op != "insert" or not isinstance(change.a_whole, list) or context.layer(change) != "history":
         return None
     before, here = change.a_whole[: change.a_at], change.a_whole[change.a_at : change.a_at + 1]
-    is_system = any(isinstance(turn, dict) and turn.get("role") in {"system", "developer"} for turn in here)
-    spoken = any(isinstance(turn, dict) and turn.get("role") in {"user", "assistant"} for turn in before)
+    is_system = any(isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"} for turn in here)
+    spoken = any(isinstance(turn, dict) and str(turn.get("role")) in {"user", "assistant"} for turn in before)
     return (
         Verdict.of("C3", "the system text stands behind the history and moves with its end")
         if is_system and spoken

@@ -18,7 +18,7 @@ def reasoning(change: Change, context: Context) -> Verdict | None:
     if change.path and str(change.path[-1]) in _REASONING and bool(a.strip()) != bool(b.strip()):
         return Verdict.of("D3", f"{len((a or b).split())} words of reasoning only in {'A' if a.strip() else 'B'}")
     if change.op in {"insert", "delete"} and isinstance(change.path[-1], int):
-        kinds = {item.get("type") for item in change.a or change.b if isinstance(item, dict)}
+        kinds = {str(item.get("type")) for item in change.a or change.b if isinstance(item, dict)}
         if kinds & {"thinking", "redacted_thinking", "reasoning"}:
             return Verdict.of("D3", "a block of reasoning only in " + ("A" if change.op == "delete" else "B"))
     if change.op == "text" and THINK.search(a + b) and context.role(change) in {"assistant", ""}:
@@ -47,7 +47,9 @@ def _is_at_start(change: Change, context: Context) -> bool:
     """Whether only system messages stand ahead of the run, and later messages are still there."""
     before = change.a_whole[: change.a_at]
     kept = len(messages_of(context.b)) if isinstance(context.b, dict) else 0
-    return kept > len(before) and all(isinstance(m, dict) and m.get("role") in {"system", "developer"} for m in before)
+    return kept > len(before) and all(
+        isinstance(m, dict) and str(m.get("role")) in {"system", "developer"} for m in before
+    )
 
 
 def pruned(change: Change, context: Context) -> Verdict | None:

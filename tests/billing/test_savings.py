@@ -1,0 +1,98 @@
+"""Savings, provider rules, usage and prices."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from foreword.billing.providers import all_providers, provider, provider_of
+from foreword.billing.savings import compute_savings
+from foreword.billing.usage import Usage, read_usage
+from foreword.errors import ConfigError
+
+
+def test_the_specification_s_steady_state() -> None:
+    """P = 8,000 and S = 60 save 89 %."""
+    assert round(compute_savings(8000, 60).steady_state, 4) == Decimal("0.8933")
+
+
+@pytest.mark.parametrize("requests, saved", [(1, "-0.248"), (2, "0.323"), (10, "0.779"), (100, "0.882")])
+def test_savings_over_n_requests(requests: int, saved: str) -> None:
+    """The first request pays for the write; the later ones for reads."""
+    assert round(compute_savings(8000, 60, requests=requests).saved, 3) == Decimal(saved)
+
+
+@pytest.mark.parametrize("write, even, count", [("1.25", "1.28", 2), ("2", "2.11", 3), ("1", "1.00", 1)])
+def test_break_even(write: str, even: str, count: int) -> None:
+    """(w - r) / (1 - r), and the first whole request past it."""
+    savings = compute_savings(8000, 60, write_multiplier=Decimal(write))
+    assert (round(savings.break_even, 2), savings.break_even_requests) == (Decimal(even), count)
+
+
+def test_the_worked_example_is_billed_in_steps() -> None:
+    """20,014 tokens at OpenAI: 19,840 = 155 x 128 can be cached when 19,900 are shared; 174 are billed in full."""
+    rules = provider("openai")
+    assert rules.cacheable(19_900) == 19_840
+    savings = compute_savings(19_900, 114, requests=2, rules=rules, write_multiplier=Decimal(0))
+    assert savings.cached_tokens == 19_840
+    assert savings.cost == Decimal(20_014) + Decimal("0.1") * 19_840 + 174
+
+
+def test_below_the_minimum_nothing_is_saved() -> None:
+    """A prefix under the model's minimum is not cached."""
+    savings = compute_savings(3000, 100, requests=10, rules=provider("anthropic"), model="claude-opus-4-5")
+    assert savings.cached_tokens == savings.saved == 0
+
+
+def test_an_always_missing_prompt_costs_more() -> None:
+    """With a marker and no hit the loss is 24.8 %, not zero."""
+    assert round(compute_savings(8000, 60).always_missing, 3) == Decimal("-0.248")
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"requests": 0}, {"read_multiplier": Decimal(2)}, {"write_multiplier": Decimal(-1)}]
+)
+def test_bad_numbers_are_refused(kwargs: dict[str, int]) -> None:
+    """The error says which bound was broken."""
+    with pytest.raises(ConfigError):
+        compute_savings(1, 1, **kwargs)  # type: ignore[arg-type]
+
+
+def test_every_provider_has_a_source_and_a_date() -> None:
+    """Rules without provenance are rumours."""
+    assert all(rules.source.startswith("https://") and len(rules.checked) == 10 for rules in all_providers().values())
+
+
+@pytest.mark.parametrize(
+    "model, name",
+    [("gpt-5.2", "openai"), ("claude-sonnet-4-5", "anthropic"), ("bedrock/anthropic.claude", "bedrock"), ("x", None)],
+)
+def test_a_model_s_name_points_to_its_provider(model: str, name: str | None) -> None:
+    """By prefix or by the start of the name."""
+    rules = provider_of(model)
+    assert (rules.name if rules else None) == name
+
+
+@pytest.mark.parametrize(
+    "raw, expected",
+    [
+        (
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(9, 4, None, None, "prompt_tokens_details.cached_tokens"),
+        ),
+        (
+            {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 2},
+            Usage(9, 0, None, 2, "input_tokens_details.cached_tokens"),
+        ),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 15},
+            Usage(100, 80, 15, None, "cache_read_input_tokens"),
+        ),
+        ({"promptTokenCount": 7, "cachedContentTokenCount": 3}, Usage(7, 3, None, None, "cachedContentTokenCount")),
+        ({"prompt_tokens": 7}, Usage(7, None, None, None, "")),
+    ],
+)
+def test_usage_of_every_api_in_one_shape(raw: dict[str, int], expected: Usage) -> None:
+    """Net inputs are added up, and an absent field is None."""
+    assert read_usage(raw) == expected
