@@ -49,7 +49,7 @@ docs: setup ## check that the generated reference pages are current
 
 lock: ## compile requirements/dev.lock anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --custom-compile-command "make lock" --extra grpc --extra hashing --extra mistral --extra redis pyproject.toml requirements/dev.in -o requirements/dev.lock
+	  --custom-compile-command "make lock" --extra grpc --extra hashing --extra mistral --extra prices --extra redis --extra tui pyproject.toml requirements/dev.in -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --custom-compile-command "make lock" requirements/peers.in -o requirements/peers.txt
 

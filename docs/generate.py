@@ -14,6 +14,7 @@ import click
 from foreword.cli.main import main as main_group
 from foreword.cli.options import show
 from foreword.config import OTHER_VARIABLES, Setting, settings
+from foreword.diagnose.causes import Cause, all_causes
 from foreword.gateway.metrics import DEFINITIONS
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -130,7 +131,37 @@ def metrics() -> str:
     return METRICS + "".join(rows)
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": command_line, "configuration.md": configuration, "metrics.md": metrics}
+CAUSES = """# Causes of prefix-cache misses
+
+<!-- Made by `python docs/generate.py` from src/foreword/diagnose/causes/causes.toml. -->
+
+Every verdict of `foreword diff`, `foreword lint` and the gateway carries one of these codes; `foreword explain CODE` prints
+the same text. A *seam* is the first token at which two prompts part. Causes of scope `outside` leave the token ids as they
+are; `expected` ones are told and never warned about.
+
+| Code | Cause | Scope | Where the seam lands |
+|---|---|---|---|
+"""
+
+
+def causes() -> str:
+    """The page of causes."""
+    rows = list(all_causes().values())
+    table = "".join(f"| [{row.code}](#{row.code.lower()}) | {row.name} | {row.scope} | {row.where} |\n" for row in rows)
+    return CAUSES + table + "".join(map(_cause, rows))
+
+
+def _cause(row: Cause) -> str:
+    title = f'\n<a id="{row.code.lower()}"></a>\n\n## {row.code}: {row.name}\n\n{row.why}\n\n'
+    return title + f"- Where: {row.where}.\n- Owner: {row.owner}.\n- Edit: {row.edit}\n- For example: `{row.example}`\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "causes.md": causes,
+    "cli.md": command_line,
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+}
 
 
 def main() -> int:

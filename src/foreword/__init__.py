@@ -39,10 +39,10 @@ __all__ = [
     "Segment",
     "ToolSet",
     "__version__",
-    "hash_request_tokens",
     "canonical_json",
     "diff_prompts",
     "first_divergence",
+    "hash_request_tokens",
     "load_tokenizer",
     "prefix_fingerprint",
 ]

@@ -25,8 +25,10 @@ class Price:
 
 def price_of(model: str, provider: str | None = None) -> Price:
     """The price of a model at the lowest tier; raises ConfigError for one that has none."""
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 2,330 models take a moment to import
-
+    try:
+        from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 2,330 models take a moment to import
+    except ImportError:
+        raise ConfigError("Prices need the extra `prices`.", hint="pip install 'foreword[prices]'") from None
     try:
         found, info = get_snapshot().find_provider_model(model, None, provider, None)
     except LookupError:

@@ -13,6 +13,7 @@ from foreword.errors import ForewordError
 
 COMMANDS = {
     "diff": "Say where two prompts part, why, and what a fix gives back.",
+    "dive": "Lay a request open: layers, what of them is reused, what is out of reach.",
     "doctor": "Say what is installed, what is configured and where each value came from.",
     "explain": "Say what a cause code means.",
     "fingerprint": "Print the fingerprints of prompts, and when a log's began to move.",

@@ -18,13 +18,17 @@ def order(change: Change, context: Context) -> Verdict | None:
     """B1: a permutation of a JSON list, of the lines of a text, or of items between commas; a tool that came or went."""
     if change.op == "order":
         return Verdict.of("B1", f"{_count(change.b)} in another order, {_inversions(change)}")
-    if change.op in {"insert", "delete", "append"} and change.path[:1] == ("tools",) and len(change.path) == 2:
+    if change.op in {"insert", "delete", "append"} and change.path[:1] == ("tools",) and _is_element(change):
         names = ", ".join(_name(tool) for tool in change.b or change.a)
         return Verdict.of("B1", f"tools {'added' if change.b else 'gone'}: {names}", fix="align")
     if change.op == "text" and (pieces := _permuted_pieces(change.a, change.b)):
         same = ", the same length" if len(change.a) == len(change.b) else ""
         return Verdict.of("B1", f"{pieces} in another order{same}", fix="align")
     return None
+
+
+def _is_element(change: Change) -> bool:
+    return len(change.path) == 2 and isinstance(change.path[1], int)
 
 
 def _permuted_pieces(a: str, b: str) -> str:
