@@ -23,6 +23,7 @@ COMMANDS = {
     "savings": "Print what a shared prefix saves, step by step.",
     "serve": "Serve the gateway.",
     "tokenize": "Turn text into token ids.",
+    "watch": "Follow a gateway's verdicts, a line a request.",
 }
 
 

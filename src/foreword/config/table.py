@@ -148,6 +148,16 @@ class Config:
         "How log lines look; auto is console on a terminal and json elsewhere.",
         choices=("auto", "console", "json"),
     )
+    seam_history: int = setting(
+        OBSERVABILITY,
+        8,
+        "Earlier requests of its lane that each request's prefix is compared with; 0 gives no verdicts.",
+        minimum=0,
+        maximum=256,
+    )
+    seam_headers: bool = setting(
+        OBSERVABILITY, False, "Say x-foreword-shared-tokens, x-foreword-seam and x-foreword-cause in responses."
+    )
     log_prompts: bool = setting(OBSERVABILITY, False, "Write prompt text to the log.")
 
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

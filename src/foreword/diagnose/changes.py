@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+import msgspec
+
 from foreword.diagnose.hints import PLACEHOLDER
-from foreword.diagnose.texts import find_hunks
+from foreword.diagnose.texts import common_prefix, find_hunks
 
 Path = tuple[str | int, ...]
 Op = Literal["text", "json", "value", "insert", "delete", "order", "keys", "append"]
@@ -109,7 +111,7 @@ def compare(a: Any, b: Any, path: Path = ()) -> Node:
         if isinstance(a, str):
             return _compare_texts(a, b, path)
         if isinstance(a, dict):
-            return _compare_fields(a, b, path)
+            return Same(b) if path and _spelled(a) == _spelled(b) else _compare_fields(a, b, path)
         if isinstance(a, list):
             return _compare_items(a, b, path)
     return Same(b) if a == b and type(a) is type(b) else Choice(Change("value", path, a, b, a, b))
@@ -158,13 +160,14 @@ def _compare_fields(a: dict[str, Any], b: dict[str, Any], path: Path) -> Node:
 
 
 def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
-    a_keys, b_keys = [_item_key(item) for item in a], [_item_key(item) for item in b]
+    same = _same_places(a, b)
+    a_keys, b_keys = ([f"#{n}" if n in same else _item_key(item) for n, item in enumerate(items)] for items in (a, b))
     if _is_permutation(a_keys, b_keys):
         return _permuted(a, b, a_keys, b_keys, path)
     parts: list[Node] = []
     for tag, a0, a1, b0, b1 in _align(a, b, a_keys, b_keys):
         if tag == "pair":
-            parts.append(compare(a[a0], b[b0], (*path, b0)))
+            parts.append(Same(b[b0]) if a0 == b0 and b0 in same else compare(a[a0], b[b0], (*path, b0)))
             continue
         at_end = a1 == len(a) and b1 == len(b)
         if a1 > a0:
@@ -177,6 +180,18 @@ def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
     return Same(b) if is_same else Items(tuple(parts))
 
 
+def _same_places(a: list[Any], b: list[Any]) -> set[int]:
+    """The places where both have the same element, equal to the byte: nothing more need be asked about them."""
+    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if _spelled(x) == _spelled(y)}
+
+
+def _spelled(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(value, default=repr).encode()
+
+
 def _item_key(item: Any) -> str:
     """What makes two elements one and the same: a tool's name, else all of its content but cache markers."""
     if isinstance(item, dict):
@@ -185,7 +200,10 @@ def _item_key(item: Any) -> str:
         if isinstance(name, str) and "role" not in item and str(item.get("type")) not in {"tool_use", "function_call"}:
             return f"name:{name}"
         item = {key: value for key, value in item.items() if key != "cache_control"}
-    return canonical(item)
+    try:
+        return msgspec.json.encode(item, order="sorted").decode()
+    except (TypeError, ValueError, RecursionError):
+        return canonical(item)
 
 
 def _is_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
@@ -195,7 +213,7 @@ def _is_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
     shared = set(a_keys) & set(b_keys)
     if Counter(a_keys) == Counter(b_keys):
         return True
-    named = all(key.startswith("name:") for key in (*a_keys, *b_keys)) and len(shared) > 1
+    named = all(key.startswith(("name:", "#")) for key in (*a_keys, *b_keys)) and len(shared) > 1
     return named and [k for k in a_keys if k in shared] != [k for k in b_keys if k in shared]
 
 
@@ -228,13 +246,21 @@ Aligned = tuple[Literal["pair", "gap"], int, int, int, int]
 
 def _align(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str]) -> Iterator[Aligned]:
     """Pairs of like elements, and runs that only one side has."""
-    for tag, a0, a1, b0, b1 in SequenceMatcher(None, a_keys, b_keys, autojunk=False).get_opcodes():
+    start = common_prefix(a_keys, b_keys)
+    limit = min(len(a), len(b)) - start
+    tail = common_prefix(a_keys[::-1][:limit], b_keys[::-1][:limit])
+    yield from (("pair", n, n + 1, n, n + 1) for n in range(start))
+    middle = a_keys[start : len(a) - tail], b_keys[start : len(b) - tail]
+    opcodes = SequenceMatcher(None, *middle, autojunk=False).get_opcodes() if any(middle) else []
+    for tag, *ends in opcodes:
+        a0, a1, b0, b1 = (end + start for end in ends)
         if tag == "equal":
             yield from (("pair", i, i + 1, b0 + i - a0, b0 + i - a0 + 1) for i in range(a0, a1))
         elif tag == "replace":
             yield from _align_replaced(a, b, range(a0, a1), range(b0, b1))
         else:
             yield "gap", a0, a1, b0, b1
+    yield from (("pair", len(a) - n, len(a) - n + 1, len(b) - n, len(b) - n + 1) for n in range(tail, 0, -1))
 
 
 def _align_replaced(a: list[Any], b: list[Any], a_run: range, b_run: range) -> Iterator[Aligned]:
@@ -315,7 +341,8 @@ def changes_in(node: Node) -> Iterator[Change]:
         if node.order:
             yield node.order.change
         for part in node.parts if isinstance(node, Items) else node.fields.values():
-            yield from changes_in(part)
+            if type(part) is not Same:
+                yield from changes_in(part)
 
 
 _NOTHING: Any = object()

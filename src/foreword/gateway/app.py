@@ -12,6 +12,8 @@ from pathlib import Path
 from prometheus_client import start_http_server
 
 from foreword.config import Config
+from foreword.diagnose.ledger import FingerprintLedger
+from foreword.diagnose.verdicts import SeamWatch
 from foreword.gateway.answer_cache import AnswerCache
 from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.chat import ChatEndpoint
@@ -32,6 +34,7 @@ from foreword.gateway.pages import PageEndpoints
 from foreword.gateway.policies import make_policy
 from foreword.gateway.responses import ResponsesEndpoint
 from foreword.gateway.routing import Route, Router
+from foreword.gateway.seams import SeamEndpoints
 from foreword.gateway.serving import Serving
 from foreword.gateway.shared_state import SharedFingerprints, connect
 from foreword.gateway.tokenize import TokenizeEndpoints
@@ -68,6 +71,8 @@ class Gateway:
         self._answers = _answer_cache(config)
         self._tokenize = TokenizeEndpoints(tokenizers, self._answers, config)
         self._distinct = _distinct(config)
+        self._seams = SeamWatch(compared=config.seam_history, show_text=config.log_prompts)
+        self._ledger = FingerprintLedger()
         self._tasks: list[asyncio.Task[None]] = []
         self.router = Router(self._routes())
         keys = ApiKeys.load(config.api_keys) if config.api_keys is not None else None
@@ -84,11 +89,20 @@ class Gateway:
 
     def _routes(self) -> tuple[Route, ...]:
         serving = Serving(
-            self.config, self.tokenizers, self.pool, self.metrics, self.in_flight, SegmentFingerprints(), self._distinct
+            self.config,
+            self.tokenizers,
+            self.pool,
+            self.metrics,
+            self.in_flight,
+            SegmentFingerprints(),
+            self._distinct,
+            self._seams,
+            self._ledger,
         )
         tokenize = self._tokenize
         workers = WorkerEndpoints(self.pool, self._make_client)
         forwarding = partial(Forwarding, self.pool, self.in_flight)
+        seams = SeamEndpoints(self._seams, self._ledger)
         pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
         pages.routes = (
             Route("GET", "/", pages.page, "What runs here.", "open"),
@@ -105,6 +119,8 @@ class Gateway:
             Route("GET", "/v1/workers", workers.list, "List the workers and how they are.", "admin"),
             Route("POST", "/v1/workers", workers.add, "Take a worker in.", "admin"),
             Route("DELETE", "/v1/workers/{name}", workers.remove, "Drain a worker and let it go.", "admin"),
+            Route("GET", "/v1/fingerprints", seams.fingerprints, "Count distinct prefixes by window.", "admin"),
+            Route("GET", "/v1/seams", seams.seams, "Say where prefixes broke, and why.", "admin"),
             Route("GET", "/health", pages.liveness, "The server runs.", "open"),
             Route("GET", "/liveness", pages.liveness, "The server runs.", "open"),
             Route("GET", "/readiness", pages.readiness, "New requests are taken.", "open"),
@@ -116,9 +132,15 @@ class Gateway:
         self.metrics.add_source(self.tokenizers.samples)
         self.metrics.add_source(self.pool.samples)
         self.metrics.add_source(self._distinct.samples)
+        self.metrics.add_source(self._verdicts)
         self.metrics.add_source(self._load)
         if self._answers is not None:
             self.metrics.add_source(self._answers.samples)
+
+    def _verdicts(self) -> list[Sample]:
+        return [
+            ("seam_verdicts", (model, code or "none"), count) for (model, code), count in self._seams.counts.items()
+        ]
 
     def _load(self) -> list[Sample]:
         running = len(self.in_flight) - self.limit.queued

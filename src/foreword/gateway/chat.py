@@ -66,10 +66,12 @@ async def prepare_chat(
     plain = template_messages(messages, template)
     text = render_prompt(loaded, plain, tools, variables)
     ids = (await loaded.encode(text, tenant=exchange.organisation)).ids
-    segments = serving.segments.of(loaded, plain, [msgspec.to_builtins(tool) for tool in tools], text)
+    offered = [msgspec.to_builtins(tool) for tool in tools]
+    segments = serving.segments.of(loaded, plain, offered, text)
     exchange.log.update(segments.as_log())
     if segments.prefix_fp is not None:
         serving.distinct.add(model, segments.prefix_fp)
+    serving.note_prefix(exchange, model, {"tools": offered, **variables, "messages": plain}, ids, segments)
     serving.note_prompt(exchange, text)
     return ChatPrompt(text, ids, loaded, detect_format(template.source) if tools else None)
 

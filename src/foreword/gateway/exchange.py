@@ -37,13 +37,14 @@ class Exchange:
         admin: whether the key may change the server.
         body: the whole body, read by the middleware.
         log: what endpoints add to the request's log line.
+        remarks: headers that endpoints add to the response, whole or streamed.
         status: of the response; 0 until it starts.
         unread: the client may still be sending a body that nobody will read; the response is left open for a moment.
     """
 
     __slots__ = (
         "_receive", "_send", "admin", "body", "error_event", "headers", "log", "method", "organisation", "path",
-        "path_tail", "request_id", "route", "scope", "sent", "started", "status",
+        "path_tail", "remarks", "request_id", "route", "scope", "sent", "started", "status",
         "unread",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class Exchange:
         self.unread = False
         self.error_event: ErrorEvent | None = None
         self.log: dict[str, Any] = {}
+        self.remarks: list[tuple[bytes, bytes]] = []
 
     @property
     def target(self) -> str:
@@ -115,9 +117,10 @@ class Exchange:
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", self.request_id.encode()),
             *headers,
+            *self.remarks,
         )
         shortcut = self.scope.get(SHORTCUT)
-        if shortcut is not None and not headers and shortcut.respond(status, head, body):
+        if shortcut is not None and not headers and not self.remarks and shortcut.respond(status, head, body):
             return
         await self._send({"type": "http.response.start", "status": status, "headers": list(head)})
         await self._send({"type": "http.response.body", "body": body, "more_body": self.unread})
@@ -134,6 +137,7 @@ class Exchange:
             (b"content-type", EVENT_STREAM),
             (b"cache-control", b"no-cache"),
             (b"x-request-id", self.request_id.encode()),
+            *self.remarks,
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
 

@@ -77,6 +77,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "distinct_prefix_fingerprints", "gauge", "Distinct prefix_fp seen in the last five minutes.", ("model",)
     ),
     Definition(
+        "seam_verdicts",
+        "counter",
+        "Requests by the cause that broke their prefix; none where it held.",
+        ("model", "cause"),
+    ),
+    Definition(
         "tokenizer_cache_lookups", "counter", "Tokenizer cache lookups, by layer and result.", ("layer", "result")
     ),
     Definition("tokenizer_cache_evictions", "counter", "Entries evicted from a layer.", ("layer",)),

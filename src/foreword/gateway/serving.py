@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from foreword.config import Config
+from foreword.diagnose.ledger import FingerprintLedger
+from foreword.diagnose.verdicts import SeamWatch
 from foreword.gateway.errors import Interrupted, Refusal
 from foreword.gateway.exchange import Exchange
-from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
+from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints, Segments
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.generate import Generation, TextDelta, TextOptions, check_context, merge, sample_seeds
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.metrics import Metrics
 from foreword.gateway.protocol.common import SamplingFields
+from foreword.gateway.seams import seam_headers
 from foreword.gateway.shared_state import SharedFingerprints
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
 from foreword.generation import GenerateRequest, SamplingParams
+from foreword.tokens.tokenizer import TokenIds
 
 MAX_SAMPLES = 128
 """Generations of one request: prompts times samples of each."""
@@ -35,6 +41,8 @@ class Serving:
     in_flight: InFlight
     segments: SegmentFingerprints
     distinct: DistinctFingerprints | SharedFingerprints
+    seams: SeamWatch
+    ledger: FingerprintLedger
 
     def find(self, model: str) -> LoadedTokenizer:
         """The tokenizer of a model that workers serve; raises ModelNotFound."""
@@ -119,6 +127,22 @@ class Serving:
             completion_tokens=sum(one.completion_tokens for one in generations),
             worker=generations[0].worker,
         )
+
+    def note_prefix(
+        self, exchange: Exchange, model: str, body: dict[str, Any], ids: TokenIds, segments: Segments
+    ) -> None:
+        """Count a prompt's fingerprints, and judge its prefix against the earlier requests of its lane."""
+        prints = {"prefix_fp": segments.prefix_fp, "tools_fp": segments.tools_fp, "system_fp": segments.system_fp}
+        self.ledger.record(f"{exchange.organisation}/{model}" if exchange.organisation else model, prints, time.time())
+        if not self.config.seam_history:
+            return
+        lane = exchange.headers.get(b"x-foreword-lane", b"").decode("latin-1")[:64]
+        row = self.seams.observe(
+            body, ids, model=model, lane=lane, owner=exchange.organisation, request_id=exchange.request_id
+        )
+        exchange.log.update(shared_tokens=row.shared_tokens, seam=row.seam, cause=row.code or None)
+        if self.config.seam_headers:
+            exchange.remarks += seam_headers(row)
 
     def note_prompt(self, exchange: Exchange, prompt: object) -> None:
         """Put a prompt's text in the log line, when the server was asked to."""
