@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help setup serve test test-slow test-engine bench lint docs lock clean
+.PHONY: help setup serve test test-slow test-engine bench scoreboard lint docs lock clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -37,6 +37,9 @@ test-engine: setup ## against real vLLM workers, which it installs and starts
 
 bench: setup .venv-peers/.ready ## the side-by-side table
 	$(BIN)/python -m benchmarks
+
+scoreboard: setup ## what other tools say of the same cases
+	$(BIN)/python -m benchmarks.scoreboard
 
 lint: setup ## style, types and the import contract
 	$(BIN)/ruff check .
