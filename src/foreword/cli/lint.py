@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from foreword.diagnose.sequence import Finding
 
 
+_MUCH = 100 << 20
+"""Bytes of log from which loading the second encoder pays."""
+
+
 @click.command("lint", short_help="Find what will break a prefix: in Python source, chat templates, request logs.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--templates", is_flag=True, help="The paths are chat templates or model folders.")
@@ -105,7 +109,7 @@ def _lint_requests(paths: tuple[Path, ...], tokenizer_path: str | None) -> Itera
     from foreword.diagnose.lint.findings import LintFinding
     from foreword.diagnose.sequence import explain_requests
 
-    reader = open_reader(tokenizer_path, much=True)
+    reader = open_reader(tokenizer_path, much=sum(path.stat().st_size for path in paths) > _MUCH)
     captures = (capture for path in paths for capture in read_captures(str(path)))
     for finding in explain_requests(captures, reader.tokenizer, layout=reader.layout):
         yield LintFinding(finding.code, _message(finding), finding.source, snippet=f"{finding.lane}|{finding.path}")

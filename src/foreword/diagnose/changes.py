@@ -111,7 +111,7 @@ def compare(a: Any, b: Any, path: Path = ()) -> Node:
         if isinstance(a, str):
             return _compare_texts(a, b, path)
         if isinstance(a, dict):
-            return Same(b) if path and _spelled(a) == _spelled(b) else _compare_fields(a, b, path)
+            return Same(b) if path and _is_same(a, b) else _compare_fields(a, b, path)
         if isinstance(a, list):
             return _compare_items(a, b, path)
     return Same(b) if a == b and type(a) is type(b) else Choice(Change("value", path, a, b, a, b))
@@ -181,15 +181,17 @@ def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
 
 
 def _same_places(a: list[Any], b: list[Any]) -> set[int]:
-    """The places where both have the same element, equal to the byte: nothing more need be asked about them."""
-    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if _spelled(x) == _spelled(y)}
+    """The places where both have the same element, spelled the same: nothing more need be asked about them."""
+    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if _is_same(x, y)}
 
 
-def _spelled(value: Any) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError):
-        return json.dumps(value, default=repr).encode()
+def _is_same(a: Any, b: Any) -> bool:
+    """Equal, with the same types and the keys in the same order."""
+    if type(a) is not type(b) or a != b:
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(type(v) is str or _is_same(v, b[k]) for k, v in a.items())
+    return all(map(_is_same, a, b)) if isinstance(a, list) else True
 
 
 def _item_key(item: Any) -> str:
@@ -208,13 +210,16 @@ def _item_key(item: Any) -> str:
 
 def _is_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
     """The same elements in another order, one or two of them more or fewer forgiven when there are names."""
-    if a_keys == b_keys:
+    if len(a_keys) == len(b_keys):
+        return (a_keys != b_keys and Counter(a_keys) == Counter(b_keys)) or _is_named_permutation(a_keys, b_keys)
+    return _is_named_permutation(a_keys, b_keys)
+
+
+def _is_named_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
+    if not all(key.startswith(("name:", "#")) for key in (*a_keys[::-1], *b_keys[::-1])):
         return False
     shared = set(a_keys) & set(b_keys)
-    if Counter(a_keys) == Counter(b_keys):
-        return True
-    named = all(key.startswith(("name:", "#")) for key in (*a_keys, *b_keys)) and len(shared) > 1
-    return named and [k for k in a_keys if k in shared] != [k for k in b_keys if k in shared]
+    return len(shared) > 1 and [k for k in a_keys if k in shared] != [k for k in b_keys if k in shared]
 
 
 def _permuted(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], path: Path) -> Node:

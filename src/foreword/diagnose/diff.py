@@ -14,6 +14,7 @@ from foreword.diagnose.expected import is_expected, is_in_newest_turn
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
 from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
 from foreword.diagnose.seam import Chip, chips, shared_tokens
+from foreword.diagnose.splice import PieceEncoder
 from foreword.diagnose.texts import common_prefix
 from foreword.tokens.tokenizer import Tokenizer
 
@@ -119,6 +120,7 @@ def diff_prompts(
     other_layout: Layout | None = None,
     same_session: bool | None = None,
     price: Callable[[int], Decimal] | None = None,
+    encoder: PieceEncoder | None = None,
 ) -> Diff:
     """Compare two prompts in token ids.
 
@@ -131,14 +133,21 @@ def diff_prompts(
         other_tokenizer: B's tokenizer, where it is not A's.
         other_layout: B's layout, where it is not A's.
         same_session: whether both come from one session, where that is known.
+        encoder: A's tokenizer with the pieces it knows, where many prompts are compared.
         price: dollars lost when this many tokens are billed in full instead of as a cache read.
 
     Raises:
         RequestError: a body is of no known API.
         TokenizerError: a text cannot be encoded.
     """
-    first = Reading(tokenizer, layout, "A")
-    second = Reading(other_tokenizer or tokenizer, other_layout or layout, "B" if other_layout else "A")
+    known = encoder or PieceEncoder(tokenizer)
+    first = Reading(tokenizer, layout, "A", known)
+    second = Reading(
+        other_tokenizer or tokenizer,
+        other_layout or layout,
+        "B" if other_layout else "A",
+        PieceEncoder(other_tokenizer) if other_tokenizer else known,
+    )
     pair = Pair(a, b, first, second)
     ids_a, ids_b = pair.ids("a"), pair.ids("b")
     shared = shared_tokens(ids_a, ids_b)

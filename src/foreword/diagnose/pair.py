@@ -22,12 +22,9 @@ class Reading:
     """How one side turns a body into ids: its layout and its tokenizer."""
 
     tokenizer: Tokenizer
-    layout: Layout = neutral_layout
-    template: str = ""
-    encoder: PieceEncoder = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "encoder", PieceEncoder(self.tokenizer))
+    layout: Layout
+    template: str
+    encoder: PieceEncoder
 
     @property
     def is_neutral(self) -> bool:

@@ -15,6 +15,7 @@ from foreword.diagnose.causes import outside
 from foreword.diagnose.causes.table import Verdict
 from foreword.diagnose.diff import Diff, OutsideCause, diff_prompts
 from foreword.diagnose.layout import Layout, neutral_layout
+from foreword.diagnose.splice import PieceEncoder
 from foreword.diagnose.texts import common_prefix
 from foreword.tokens.tokenizer import Tokenizer
 
@@ -70,10 +71,11 @@ def explain_requests(
 ) -> list[Finding]:
     """Every cause in a log, what costs most first; expected ones last."""
     lanes: dict[str, _Lane] = {}
+    encoder = PieceEncoder(tokenizer)
     for capture in captures:
         name = "" if all_of_one_lane else lane_of(capture)
         lane = lanes.setdefault(name, _Lane(name))
-        lane.steps.append(_step(lane, capture, tokenizer, layout))
+        lane.steps.append(_step(lane, capture, tokenizer, layout, encoder))
     found = [finding for lane in lanes.values() for finding in _explain_lane(lane)]
     return sorted(found, key=lambda f: (f.is_expected, -f.lost_tokens, -f.count, f.code))
 
@@ -86,7 +88,7 @@ def lane_of(capture: Capture) -> str:
     return f"{capture.model}|{len(tools) if isinstance(tools, list) else 0} tools"
 
 
-def _step(lane: _Lane, capture: Capture, tokenizer: Tokenizer, layout: Layout) -> Step:
+def _step(lane: _Lane, capture: Capture, tokenizer: Tokenizer, layout: Layout, encoder: PieceEncoder) -> Step:
     if not capture.document:
         previous = lane.steps[-1].capture if lane.steps else None
         return Step(capture, previous)
@@ -95,22 +97,20 @@ def _step(lane: _Lane, capture: Capture, tokenizer: Tokenizer, layout: Layout) -
     lane.recent.append((capture, text))
     if best is None:
         return Step(capture)
-    return _compare(best, capture, text, tokenizer, layout)
+    earlier, earlier_text = best
+    if text.startswith(earlier_text):
+        return Step(capture, earlier, _about(earlier_text), _about(text))
+    same = None if not (earlier.session and capture.session) else earlier.session == capture.session
+    diff = diff_prompts(
+        earlier.document, capture.document, tokenizer, layout=layout, same_session=same, encoder=encoder
+    )
+    return Step(capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
 
 
 def _best(lane: _Lane, capture: Capture, text: str) -> tuple[Capture, str] | None:
     """Of the lane's last requests the one with the longest common prefix, the same session's and the newest first."""
     own = [earlier for earlier in lane.recent if capture.session and earlier[0].session == capture.session]
     return max(reversed(own or lane.recent), key=lambda earlier: common_prefix(earlier[1], text), default=None)
-
-
-def _compare(best: tuple[Capture, str], capture: Capture, text: str, tokenizer: Tokenizer, layout: Layout) -> Step:
-    earlier, earlier_text = best
-    if text.startswith(earlier_text):
-        return Step(capture, earlier, _about(earlier_text), _about(text))
-    same = None if not (earlier.session and capture.session) else earlier.session == capture.session
-    diff = diff_prompts(earlier.document, capture.document, tokenizer, layout=layout, same_session=same)
-    return Step(capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
 
 
 def _about(text: str) -> int:

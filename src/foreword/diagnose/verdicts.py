@@ -119,7 +119,7 @@ class SeamWatch:
         """Judge a request and remember it. Lanes of different owners never meet."""
         kept = self._lanes.setdefault((owner, model, lane), _Lane())
         self._lanes.move_to_end((owner, model, lane))
-        best = max(reversed(kept.seen), key=lambda seen: shared_tokens(seen.ids, ids), default=None)
+        best = _best(kept.seen, ids)
         self._number += 1
         row = SeamRow(self._number, request_id, model, lane, time.time() if now is None else now, "first", len(ids), 0)
         if best is not None:
@@ -182,6 +182,16 @@ class SeamWatch:
             raise RuntimeError(
                 f"The seam watch holds {held} bytes in {len(self._lanes)} lanes and counts {self._bytes}."
             )
+
+
+def _best(seen: Sequence[_Seen], ids: TokenIds) -> _Seen | None:
+    """The request that shares most, the newest of equals; one that does not beat the best so far costs one comparison."""
+    best, shared = (seen[-1], shared_tokens(seen[-1].ids, ids)) if seen else (None, 0)
+    for other in list(seen)[-2::-1]:
+        more = 4 * (shared + 1)
+        if len(other.ids) > shared and other.ids.buffer[:more] == ids.buffer[:more]:
+            best, shared = other, shared_tokens(other.ids, ids)
+    return best
 
 
 def first_cause(a: Body, b: Body) -> tuple[Change, Verdict] | None:
