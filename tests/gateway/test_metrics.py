@@ -11,7 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foreword.gateway.fingerprints import DistinctFingerprints, prefix_fingerprint
+from foreword.diagnose.fingerprint import fingerprint_ids
+from foreword.gateway.fingerprints import DistinctFingerprints
 from foreword.gateway.metrics import DEFINITIONS, Metrics
 from foreword.testing.server import MODEL, Running, serve
 
@@ -115,7 +116,7 @@ def test_prometheus_port() -> None:
 
 def test_fingerprint_is_the_specifications() -> None:
     """The first 16 hex digits of the sha256 of model|tokenizer|ids."""
-    assert prefix_fingerprint([1, 22, 333], "tok", "model") == "d51e7ebfd181db51"
+    assert fingerprint_ids([1, 22, 333], "tok", "model") == "d51e7ebfd181db51"
 
 
 def test_fingerprints_are_counted_for_five_minutes() -> None:

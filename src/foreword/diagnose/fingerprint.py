@@ -1,7 +1,8 @@
-"""Fingerprints of a prompt: of its prefix in ids, as the specification has it, and of each segment.
+"""Fingerprints of a prompt: of its prefix in ids, as the specification has it, and of each segment in neutral text.
 
-``sha256(f"{model}|{tokenizer}|" + ",".join(ids))``, first 16 hex digits. The tokenizer is its digest, not its name: two
-vocabularies under one name are two keys.
+``sha256(f"{model}|{tokenizer}|" + ",".join(ids))``, first 16 hex digits; a segment's text stands for its ids, so that a
+long history need not be tokenised once more. The tokenizer is its digest, not its name: two vocabularies under one name
+are two keys. The gateway's log and ``foreword fingerprint`` both come from here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from foreword.diagnose.layout import Layout, messages_of, neutral_layout
 from foreword.tokens.tokenizer import Tokenizer
@@ -27,6 +28,14 @@ def prefix_fingerprint(prefix: str, tokenizer: Tokenizer, model: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class SegmentPrints(TypedDict):
+    """Fingerprints of a request's segments; None for one it does not have."""
+
+    tools_fp: str | None
+    system_fp: str | None
+    history_fp: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +74,6 @@ def fingerprint_request(
     model = model or str(document.get("model") or "")
     identity = tokenizer.identity.digest
     parts = split_request(document)
-
-    def of(body: Mapping[str, Any]) -> str | None:
-        return (
-            fingerprint_ids(tokenizer.encode(neutral_layout({**body, "add_generation_prompt": False})), identity, model)
-            if body
-            else None
-        )
-
     head = document if "prompt" in document else {**parts["tools"], **parts["system"], "add_generation_prompt": False}
     ids = (
         tokenizer.encode(layout(head))
@@ -84,12 +85,21 @@ def fingerprint_request(
     return Fingerprints(
         prefix_fp=fingerprint_ids(ids, identity, model),
         prefix_tokens=len(ids),
-        tools_fp=of(parts["tools"]),
-        system_fp=of(parts["system"]),
-        history_fp=of(parts["history"]),
+        **segment_fingerprints(parts, identity, model),
         template=template,
         bos=list(bare) != list(with_special),
     )
+
+
+def segment_fingerprints(parts: Mapping[str, Mapping[str, Any]], tokenizer: str, model: str) -> SegmentPrints:
+    """Of each part of ``split_request``; None for one that is not there."""
+
+    def of(body: Mapping[str, Any]) -> str | None:
+        if not body:
+            return None
+        return _digest(f"{model}|{tokenizer}|" + neutral_layout({**body, "add_generation_prompt": False}))
+
+    return {"tools_fp": of(parts["tools"]), "system_fp": of(parts["system"]), "history_fp": of(parts["history"])}
 
 
 def split_request(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

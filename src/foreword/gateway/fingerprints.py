@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foreword.diagnose.fingerprint import fingerprint_ids, segment_fingerprints, split_request
 from foreword.errors import TemplateError
 from foreword.gateway.metrics import Sample
 from foreword.gateway.tokenizers import LoadedTokenizer
@@ -21,18 +20,9 @@ MAX_MEMOS = 1024
 Json = dict[str, Any]
 
 
-def prefix_fingerprint(ids: Iterable[int], tokenizer: str, model: str) -> str:
-    """First 16 hex digits of the sha256 of ``model|tokenizer|id,id,...``: another vocabulary is another key."""
-    return _digest(f"{model}|{tokenizer}|" + ",".join(map(str, ids)))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Fingerprints of a chat prompt's parts: of the ids of its system block, and of the text of each segment."""
+    """Fingerprints of a chat prompt's parts: of the ids of what it opens with, and of each segment."""
 
     prefix_fp: str | None
     tools_fp: str | None
@@ -46,46 +36,25 @@ class Segments:
 
 
 class SegmentFingerprints:
-    """Fingerprints chat prompts. The system block's is remembered by its text: it repeats, which is the point of it."""
+    """Fingerprints chat prompts. The system block's is remembered by its segments': it repeats, which is the point of it."""
 
     def __init__(self) -> None:
-        self._memos: OrderedDict[tuple[str, str, str], str | None] = OrderedDict()
+        self._memos: OrderedDict[tuple[str, str | None, str | None], str | None] = OrderedDict()
 
     def of(self, loaded: LoadedTokenizer, messages: Sequence[Json], tools: Sequence[Json], prompt: str) -> Segments:
         """The fingerprints of one rendered prompt."""
-        system = _leading_system(messages)
-        tools_text = _canonical(tools) if tools else ""
-        system_text = _canonical(system) if system else ""
-        history = messages[len(system) : -1]
-        return Segments(
-            self._prefix(loaded, system, tools, (loaded.name, tools_text, system_text), prompt),
-            _digest(tools_text) if tools else None,
-            _digest(system_text) if system else None,
-            _digest(_canonical(history)) if history else None,
-        )
-
-    def _prefix(
-        self,
-        loaded: LoadedTokenizer,
-        system: Sequence[Json],
-        tools: Sequence[Json],
-        key: tuple[str, str, str],
-        prompt: str,
-    ) -> str | None:
-        if key in self._memos:
-            self._memos.move_to_end(key)
-            return self._memos[key]
-        block = _system_block(loaded, system, tools, prompt)
-        found = prefix_fingerprint(loaded.tokenizer.encode(block), loaded.name, loaded.name) if block else None
-        self._memos[key] = found
+        identity = loaded.tokenizer.identity.digest
+        parts = split_request({"messages": list(messages), "tools": list(tools)})
+        segments = segment_fingerprints(parts, identity, loaded.name)
+        key = (identity, segments["tools_fp"], segments["system_fp"])
+        if key not in self._memos:
+            block = _system_block(loaded, parts["system"].get("messages", ()), tools, prompt)
+            ids = loaded.tokenizer.encode(block) if block else None
+            self._memos[key] = None if ids is None else fingerprint_ids(ids, identity, loaded.name)
+        self._memos.move_to_end(key)
         if len(self._memos) > MAX_MEMOS:
             self._memos.popitem(last=False)
-        return found
-
-
-def _leading_system(messages: Sequence[Json]) -> Sequence[Json]:
-    count = next((i for i, m in enumerate(messages) if m["role"] not in ("system", "developer")), len(messages))
-    return messages[:count]
+        return Segments(self._memos[key], **segments)
 
 
 def _system_block(loaded: LoadedTokenizer, system: Sequence[Json], tools: Sequence[Json], prompt: str) -> str | None:
@@ -97,10 +66,6 @@ def _system_block(loaded: LoadedTokenizer, system: Sequence[Json], tools: Sequen
     except TemplateError:
         return None
     return block if block and prompt.startswith(block) else None
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class DistinctFingerprints:
