@@ -13,6 +13,17 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "abort"]
 """``stop``: an end-of-sequence or stop token; ``length``: the budget or context is used up; ``abort``: on request."""
 
+PromptCacheRetention = Literal["in_memory", "24h"]
+"""How long a prompt's KV is kept: minutes in memory, or a day, through eviction and restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBreakpoint:
+    """A wish to keep the KV of the prompt's first ``num_tokens`` tokens for so many seconds after they were last used."""
+
+    num_tokens: int
+    seconds: float
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -59,6 +70,8 @@ class GenerateRequest:
         cache_salt: separates prefix-cache entries; requests share blocks only under one salt. None shares with all
             who gave none.
         routing_key: the client's ``prompt_cache_key``: requests that share it like to meet on one worker.
+        retention: how long the prompt's KV is kept. A worker that cannot keep it so long keeps it as long as it can.
+        breakpoints: prefixes to keep for a time of their own, shortest first.
     """
 
     request_id: str
@@ -66,6 +79,8 @@ class GenerateRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     cache_salt: str | None = None
     routing_key: str | None = None
+    retention: PromptCacheRetention = "in_memory"
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from foreword.config.setting import Setting, setting
 POLICIES = ("cache_aware", "round_robin", "random", "least_load", "power_of_two", "prefix_hash")
 
 MODEL, ENGINE, WORKERS, TOKENIZER_CACHE = "Model", "Embedded engine", "Workers", "Tokenizer cache"
+PROMPT_CACHING = "Prompt caching"
 SERVER, LIMITS, OBSERVABILITY = "Server", "Limits", "Logs and metrics"
 
 
@@ -93,6 +94,21 @@ class Config:
     tokenizer_cache_enable_l1: bool = setting(TOKENIZER_CACHE, False, "Cache the ids of prefixes (L1).")
     tokenizer_cache_l1_max_memory: int = setting(
         TOKENIZER_CACHE, 52_428_800, "Bytes that L1 holds at most.", metavar="BYTES", minimum=1, maximum=2**48
+    )
+    prompt_cache_minimum_tokens: int = setting(
+        PROMPT_CACHING,
+        0,
+        "Cached tokens reported to clients count as none below this, as at a provider; OpenAI's is 1024.",
+        minimum=0,
+        maximum=2**31,
+    )
+    prompt_cache_step: int = setting(
+        PROMPT_CACHING,
+        0,
+        "Cached tokens reported to clients are rounded down to a multiple of this; OpenAI's is 128. 0 reports them as "
+        "they were.",
+        minimum=0,
+        maximum=2**31,
     )
     host: str = setting(SERVER, "127.0.0.1", "Address to listen on; 0.0.0.0 takes requests from other machines.")
     port: int = setting(SERVER, 30_000, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)

@@ -34,6 +34,24 @@ class TextDelta:
     stop_reason: str | int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReporting:
+    """How many cached tokens a client is told of: those there were, or fewer, by the rule of a provider.
+
+    Attributes:
+        minimum: fewer are told as none.
+        step: told in multiples of this; 0 is off.
+    """
+
+    minimum: int = 0
+    step: int = 0
+
+    def reported(self, tokens: int) -> int:
+        """What a client is told."""
+        rounded = tokens - tokens % self.step if self.step else tokens
+        return rounded if rounded >= self.minimum else 0
+
+
 @dataclass(slots=True)
 class Generation:
     """One sample of one prompt. Iterate ``deltas()`` once; the counts are final when it ends.
@@ -46,6 +64,7 @@ class Generation:
     tokenizer: LoadedTokenizer
     pool: Fleet
     options: TextOptions = field(default_factory=TextOptions)
+    reporting: CacheReporting = field(default_factory=CacheReporting)
     worker: str = ""
     predicted_cached_tokens: int | None = None
     cached_tokens: int = 0
@@ -55,6 +74,11 @@ class Generation:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.token_ids)
+
+    @property
+    def reported_cached_tokens(self) -> int:
+        """Cached tokens that the client is told of; metrics and the log have the true count."""
+        return self.reporting.reported(self.cached_tokens)
 
     async def deltas(self) -> AsyncGenerator[TextDelta, None]:
         """The answer piece by piece; raises WorkerError."""

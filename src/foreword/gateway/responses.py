@@ -128,6 +128,7 @@ class _ResponseAnswer:
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
             "prompt_cache_key": request.prompt_cache_key,
+            "prompt_cache_retention": request.prompt_cache_retention,
             "reasoning": request.reasoning,
             "store": False,
             "temperature": request.temperature,

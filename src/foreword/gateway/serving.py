@@ -10,20 +10,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foreword.config import Config
+from foreword.core.extra_keys import frame_salt
 from foreword.diagnose.ledger import FingerprintLedger
 from foreword.diagnose.verdicts import SeamWatch
 from foreword.gateway.errors import Interrupted, Refusal
 from foreword.gateway.exchange import Exchange
 from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints, Segments
 from foreword.gateway.fleet import Fleet
-from foreword.gateway.generate import Generation, TextDelta, TextOptions, check_context, merge, sample_seeds
+from foreword.gateway.generate import (
+    CacheReporting,
+    Generation,
+    TextDelta,
+    TextOptions,
+    check_context,
+    merge,
+    sample_seeds,
+)
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.metrics import Metrics
-from foreword.gateway.protocol.common import SamplingFields
+from foreword.gateway.protocol.common import SamplingFields, check_retention
 from foreword.gateway.seams import seam_headers
 from foreword.gateway.shared_state import SharedFingerprints
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
-from foreword.generation import GenerateRequest, SamplingParams
+from foreword.generation import CacheBreakpoint, GenerateRequest, PromptCacheRetention, SamplingParams
 from foreword.tokens.tokenizer import TokenIds
 
 MAX_SAMPLES = 128
@@ -59,13 +68,17 @@ class Serving:
         sampling: SamplingParams,
         options: TextOptions,
         samples: int = 1,
+        breakpoints: Sequence[CacheBreakpoint] = (),
     ) -> list[Generation]:
         """The generations of a request, samples of one prompt side by side; raises ContextOverflow or Refusal."""
         if len(prompts) * samples > MAX_SAMPLES:
             message = f"{len(prompts)} prompts with {samples} answers each are over the limit of {MAX_SAMPLES}."
             raise Refusal(message, param="n", code="invalid_value")
         limit = self.pool.find_model(request.model).max_model_len
-        salt = _salt(exchange.organisation, request.cache_salt)
+        salt = frame_salt(exchange.organisation or None, request.cache_salt)
+        retention = check_retention(request.prompt_cache_retention)
+        reporting = CacheReporting(self.config.prompt_cache_minimum_tokens, self.config.prompt_cache_step)
+        _note_cache_wishes(exchange, request.prompt_cache_key, retention)
         generations: list[Generation] = []
         for prompt in prompts:
             if len(prompt) == 0:
@@ -74,9 +87,15 @@ class Serving:
             for seed in sample_seeds(sampling, samples):
                 request_id = f"{exchange.request_id}-{len(generations)}"
                 wanted = GenerateRequest(
-                    request_id, prompt, replace(sampling, seed=seed), salt, routing_key=request.prompt_cache_key
+                    request_id,
+                    prompt,
+                    replace(sampling, seed=seed),
+                    salt,
+                    routing_key=request.prompt_cache_key,
+                    retention=retention,
+                    breakpoints=tuple(breakpoints),
                 )
-                generations.append(Generation(request.model, wanted, loaded, self.pool, options))
+                generations.append(Generation(request.model, wanted, loaded, self.pool, options, reporting))
         return generations
 
     async def deltas(
@@ -156,8 +175,8 @@ def _sum_known(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _salt(organisation: str, salt: str | None) -> str | None:
-    """Organisations never share cache entries; neither do requests under different salts of one."""
-    if not organisation:
-        return salt
-    return f"{organisation}\n{salt or ''}"
+def _note_cache_wishes(exchange: Exchange, key: str | None, retention: PromptCacheRetention) -> None:
+    if key is not None:
+        exchange.log["prompt_cache_key"] = key
+    if retention != "in_memory":
+        exchange.log["prompt_cache_retention"] = retention

@@ -24,7 +24,7 @@ class Usage:
         prompts = generations[::samples]
         return cls(
             sum(generation.prompt_tokens for generation in prompts),
-            sum(generation.cached_tokens for generation in prompts),
+            sum(generation.reported_cached_tokens for generation in prompts),
             sum(generation.completion_tokens for generation in generations),
             reasoning_tokens,
         )

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from foreword.core.cache_request import CacheRequest, Emptied
+from foreword.core.extra_keys import CacheKeys
+from foreword.core.hashing import BlockHasher
+from foreword.core.inspection import PrefixCacheReport, inspect_prefix_cache
+from foreword.core.prefix_cache import PrefixCache
+from foreword.core.retention import Retention
 from foreword.errors import WorkerError, WorkerUnavailable
 from foreword.gateway.workers import WorkerStatistics
 from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
 
 BLOCK = 16
+IN_MEMORY = Retention(idle_seconds=600, max_age_seconds=3600)
+"""How long a prefix is kept when nothing else is asked for."""
+DAY = 86_400
 
 
 class FakeWorker:
     """Answers every prompt with given ids, a token a step, and remembers what it was asked.
 
-    It caches prefixes as an engine does, in blocks of 16 by salt, so that a repeated prompt reports cached tokens.
+    Its prefix cache is the real one over no KV, in blocks of 16: a repeated prompt reports what an engine would report.
 
     Args:
         name: of the worker.
@@ -23,8 +33,11 @@ class FakeWorker:
         answer: the ids of every answer, or a function of the prompt's ids.
         stop_token_id: appended to each answer that is not cut short by ``max_tokens``.
         max_model_len: context length in tokens.
+        num_blocks: blocks of its prefix cache; without it, enough for four full contexts.
+        clock: the time for the prefix cache, in seconds.
 
     Attributes:
+        prefix_cache: its prefix cache.
         down: refuse every request with WorkerUnavailable and be unhealthy.
         hang_after: stop answering, without ending, after so many tokens; 0 hangs before the first.
         break_after: raise WorkerError after so many tokens.
@@ -41,6 +54,8 @@ class FakeWorker:
         answer: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] = (1, 2, 3),
         stop_token_id: int | None = None,
         max_model_len: int = 32_768,
+        num_blocks: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.model = model
@@ -54,7 +69,10 @@ class FakeWorker:
         self.aborted: list[str] = []
         self._answer = answer
         self._stop_token_id = stop_token_id
-        self._blocks: set[int] = set()
+        self._clock = clock
+        self.block_size = BLOCK
+        num_blocks = num_blocks or 4 * -(-max_model_len // BLOCK)
+        self.prefix_cache = PrefixCache(num_blocks, BlockHasher(BLOCK), retention=IN_MEMORY)
 
     async def start(self) -> None:
         """Note that it was started."""
@@ -91,22 +109,34 @@ class FakeWorker:
             if not done:
                 self.aborted.append(request.request_id)
 
+    async def inspect_prefix_cache(self, limit: int) -> PrefixCacheReport:
+        """The numbers and the hottest prefixes of its cache."""
+        return inspect_prefix_cache(self.prefix_cache, limit)
+
+    async def reset_prefix_cache(self, organisation: str | None, cache_salt: str | None) -> Emptied:
+        """Empty its cache."""
+        return self.prefix_cache.reset(organisation=organisation, cache_salt=cache_salt)
+
     async def _steps(self, request: GenerateRequest) -> AsyncIterator[GenerateOutput]:
-        cached = self._take_from_cache(request)
         ids, finish = self._ids(request)
-        for number, token in enumerate(ids):
-            await self._misbehave(number)
-            await asyncio.sleep(0)
-            last = number == len(ids) - 1
-            yield GenerateOutput(
-                request.request_id,
-                (token,),
-                finish if last else None,
-                token if last and token == self._stop_token_id else None,
-                num_prompt_tokens=len(request.token_ids),
-                num_cached_tokens=cached,
-                logprobs=_logprobs(token, request.sampling.logprobs),
-            )
+        held = self._admit(request)
+        try:
+            for number, token in enumerate(ids):
+                await self._misbehave(number)
+                await asyncio.sleep(0)
+                self._append(held, token)
+                last = number == len(ids) - 1
+                yield GenerateOutput(
+                    request.request_id,
+                    (token,),
+                    finish if last else None,
+                    token if last and token == self._stop_token_id else None,
+                    num_prompt_tokens=len(request.token_ids),
+                    num_cached_tokens=held.num_cached_tokens,
+                    logprobs=_logprobs(token, request.sampling.logprobs),
+                )
+        finally:
+            self.prefix_cache.free(held, self._clock())
 
     def _ids(self, request: GenerateRequest) -> tuple[list[int], FinishReason]:
         ids = list(self._answer(request.token_ids) if callable(self._answer) else self._answer)
@@ -122,15 +152,27 @@ class FakeWorker:
         if self.break_after is not None and number >= self.break_after:
             raise WorkerError(f"{self.name} broke.")
 
-    def _take_from_cache(self, request: GenerateRequest) -> int:
-        """Tokens of whole blocks seen before under this salt, never all of the prompt; the rest is stored."""
-        ids, parent, held, hitting = tuple(request.token_ids), hash(request.cache_salt), 0, True
-        for start in range(0, len(ids) - BLOCK, BLOCK):
-            parent = hash((parent, ids[start : start + BLOCK]))
-            hitting = hitting and parent in self._blocks
-            held += BLOCK * hitting
-            self._blocks.add(parent)
+    def _admit(self, request: GenerateRequest) -> CacheRequest:
+        """Take the prompt's blocks, found or new, and keep them as long as was asked; a full cache keeps nothing."""
+        now, held = (
+            self._clock(),
+            CacheRequest(request.request_id, list(request.token_ids), CacheKeys(request.cache_salt)),
+        )
+        computed = self.prefix_cache.get_computed_blocks(held, now)
+        if self.prefix_cache.allocate_slots(held, len(held.token_ids) - computed.num_tokens, computed, now):
+            self.prefix_cache.commit(held, len(held.token_ids), now)
+        if request.retention == "24h":
+            self.prefix_cache.pin(held, len(held.token_ids), now + DAY)
+        for point in request.breakpoints:
+            self.prefix_cache.pin(held, point.num_tokens, now + point.seconds)
         return held
+
+    def _append(self, held: CacheRequest, token: int) -> None:
+        """Note a generated token. Its KV is written when the next one is computed."""
+        computed = len(held.token_ids)
+        held.token_ids.append(token)
+        if held.block_table and self.prefix_cache.allocate_slots(held, 1, now=self._clock()):
+            self.prefix_cache.commit(held, computed, self._clock())
 
 
 def _logprobs(token: int, count: int | None) -> tuple[TokenLogprobs, ...] | None:

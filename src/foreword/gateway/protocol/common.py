@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
 from foreword.gateway.errors import Refusal, unsupported
-from foreword.generation import SamplingParams
+from foreword.generation import PromptCacheRetention, SamplingParams
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
@@ -20,6 +20,7 @@ Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Choices = Annotated[int, msgspec.Meta(ge=1, le=128)]
 Salt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+CacheKey = Annotated[str, msgspec.Meta(max_length=1024)]
 
 MAX_LOGPROBS = 20
 
@@ -49,7 +50,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool = False
     stream: bool | None = False
     cache_salt: Salt | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: CacheKey | None = None
+    prompt_cache_retention: str | None = None
     user: str | None = None
 
     def sampling_params(self, *, max_tokens: int | None, logprobs: int | None = None) -> SamplingParams:
@@ -70,6 +72,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             logit_bias=_logit_bias(self.logit_bias or {}),
             logprobs=logprobs,
         )
+
+
+def check_retention(given: str | None) -> PromptCacheRetention:
+    """The retention of a request, in memory unless it says otherwise; raises Refusal for one there is not."""
+    for known in get_args(PromptCacheRetention):
+        if given in (None, known):
+            retention: PromptCacheRetention = known
+            return retention
+    why = f"there is no retention {str(given)[:50]!r}, only 'in_memory' and '24h'."
+    raise unsupported("prompt_cache_retention", why)
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:
