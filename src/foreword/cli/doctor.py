@@ -67,8 +67,14 @@ def examine(config_file: Path | None) -> Report:
         config = Config()
     for check in CHECKS:
         problems += check(config)
-    variables = {name: os.environ.get(name, "") for name in OTHER_VARIABLES}
+    variables = {name: _variable(name) for name in OTHER_VARIABLES}
     return Report(_versions(), _settings(config), variables, _models(), problems)
+
+
+def _variable(name: str) -> str:
+    """A variable's value; of a key only that it is set."""
+    value = os.environ.get(name, "")
+    return "set" if value and name.endswith("_KEY") else value
 
 
 def _versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from foreword import __version__
 from foreword.errors import ForewordError
 
 COMMANDS = {
+    "cache": "Show what a running server's prefix caches hold.",
     "diff": "Say where two prompts part, why, and what a fix gives back.",
     "dive": "Lay a request open: layers, what of them is reused, what is out of reach.",
     "doctor": "Say what is installed, what is configured and where each value came from.",

@@ -14,6 +14,7 @@ from foreword.errors import ConfigError
 
 CONFIG_FILE = "foreword.toml"
 OTHER_VARIABLES = {
+    "FOREWORD_API_KEY": "The admin's key that `foreword cache` sends; `foreword serve` does not read it.",
     "FOREWORD_CONFIG": "The configuration file, as --config.",
     "FOREWORD_CACHE": "The folder that downloaded models are kept in.",
 }

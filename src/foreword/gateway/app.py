@@ -15,11 +15,12 @@ from foreword.config import Config
 from foreword.diagnose.ledger import FingerprintLedger
 from foreword.diagnose.verdicts import SeamWatch
 from foreword.gateway.answer_cache import AnswerCache
+from foreword.gateway.anthropic import MessagesEndpoints
 from foreword.gateway.authentication import ApiKeys
 from foreword.gateway.chat import ChatEndpoint
 from foreword.gateway.completions import CompletionsEndpoint
 from foreword.gateway.discovery import Discovery, parse_source
-from foreword.gateway.errors import Interrupted
+from foreword.gateway.errors import Interrupted, anthropic_body
 from foreword.gateway.exchange import Exchange, Message, Receive, Send
 from foreword.gateway.fingerprints import DistinctFingerprints, SegmentFingerprints
 from foreword.gateway.fleet import Fleet
@@ -32,6 +33,7 @@ from foreword.gateway.metrics import Metrics, Sample
 from foreword.gateway.middleware import Authenticate, Dispatch, Limit, Observe
 from foreword.gateway.pages import PageEndpoints
 from foreword.gateway.policies import make_policy
+from foreword.gateway.prefix_cache import PrefixCacheEndpoints
 from foreword.gateway.responses import ResponsesEndpoint
 from foreword.gateway.routing import Route, Router
 from foreword.gateway.seams import SeamEndpoints
@@ -103,12 +105,18 @@ class Gateway:
         workers = WorkerEndpoints(self.pool, self._make_client)
         forwarding = partial(Forwarding, self.pool, self.in_flight)
         seams = SeamEndpoints(self._seams, self._ledger)
+        messages = MessagesEndpoints(serving)
+        prefix_cache = PrefixCacheEndpoints(self.pool, self.tokenizers)
         pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
         pages.routes = (
             Route("GET", "/", pages.page, "What runs here.", "open"),
             Route("POST", "/v1/chat/completions", forwarding(ChatEndpoint(serving)), "Answer a conversation."),
             Route("POST", "/v1/completions", forwarding(CompletionsEndpoint(serving)), "Go on from a text or ids."),
             Route("POST", "/v1/responses", forwarding(ResponsesEndpoint(serving)), "Respond to input items."),
+            Route("POST", "/v1/messages", forwarding(messages.answer), "Answer messages.", error_body=anthropic_body),
+            Route("POST", "/v1/messages/count_tokens", messages.count, "Count a prompt.", error_body=anthropic_body),
+            Route("GET", "/v1/prefix_cache", prefix_cache.show, "Look into the prefix caches.", "admin"),
+            Route("POST", "/v1/prefix_cache/reset", prefix_cache.reset, "Empty the prefix caches.", "admin"),
             Route("POST", "/v1/tokenize", tokenize.tokenize, "Turn text into token ids."),
             Route("POST", "/v1/detokenize", tokenize.detokenize, "Turn token ids into text."),
             Route("GET", "/v1/models", pages.models, "List the models."),

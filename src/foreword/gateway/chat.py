@@ -42,6 +42,7 @@ class ChatPrompt:
     ids: Sequence[int]
     loaded: LoadedTokenizer
     tool_format: ToolFormat | None
+    offers_tools: bool = False
 
     def choices(self, count: int) -> list[ChatChoice]:
         """Readers for so many answers."""
@@ -73,7 +74,7 @@ async def prepare_chat(
         serving.distinct.add(model, segments.prefix_fp)
     serving.note_prefix(exchange, model, {"tools": offered, **variables, "messages": plain}, ids, segments)
     serving.note_prompt(exchange, text)
-    return ChatPrompt(text, ids, loaded, detect_format(template.source) if tools else None)
+    return ChatPrompt(text, ids, loaded, detect_format(template.source) if tools else None, bool(tools))
 
 
 def _check_counts(serving: Serving, messages: Sequence[Message], tools: Sequence[Tool]) -> None:

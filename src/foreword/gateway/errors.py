@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,36 @@ class ApiError:
     def body(self) -> bytes:
         """The whole JSON body."""
         return msgspec.json.encode({"error": self.as_dict()})
+
+
+ErrorBody = Callable[[ApiError, str], bytes]
+"""An error as a whole response body, given the request's id."""
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def openai_body(error: ApiError, _request_id: str) -> bytes:
+    """The body of OpenAI's API."""
+    return error.body()
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """The error object of Anthropic's API."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def anthropic_body(error: ApiError, request_id: str) -> bytes:
+    """The body of Anthropic's API."""
+    return msgspec.json.encode({**anthropic_error(error), "request_id": request_id})
 
 
 _KINDS: tuple[tuple[type[ForewordError], int, str | None, str | None], ...] = (

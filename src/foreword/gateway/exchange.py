@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from foreword.gateway.errors import ApiError, Headers, decoding_refusal
+from foreword.gateway.errors import ApiError, ErrorBody, Headers, decoding_refusal, openai_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,12 +39,13 @@ class Exchange:
         log: what endpoints add to the request's log line.
         remarks: headers that endpoints add to the response, whole or streamed.
         status: of the response; 0 until it starts.
+        error_body: how the route's API words an error.
         unread: the client may still be sending a body that nobody will read; the response is left open for a moment.
     """
 
     __slots__ = (
-        "_receive", "_send", "admin", "body", "error_event", "headers", "log", "method", "organisation", "path",
-        "path_tail", "remarks", "request_id", "route", "scope", "sent", "started", "status",
+        "_receive", "_send", "admin", "body", "error_body", "error_event", "headers", "log", "method", "organisation",
+        "path", "path_tail", "remarks", "request_id", "route", "scope", "sent", "started", "status",
         "unread",
     )  # fmt: skip
 
@@ -65,6 +66,7 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.unread = False
+        self.error_body: ErrorBody = openai_body
         self.error_event: ErrorEvent | None = None
         self.log: dict[str, Any] = {}
         self.remarks: list[tuple[bytes, bytes]] = []
@@ -160,7 +162,7 @@ class Exchange:
     async def fail(self, error: ApiError) -> None:
         """Report an error: as the response, or as the last event of a stream that has begun."""
         if not self.status:
-            await self.respond(error.body(), status=error.status, headers=error.headers)
+            await self.respond(self.error_body(error, self.request_id), status=error.status, headers=error.headers)
         elif self.error_event is not None:
             await self.send_event(self.error_event(error))
             await self.end_stream()

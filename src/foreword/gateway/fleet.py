@@ -82,6 +82,11 @@ class Fleet:
     # The workers
 
     @property
+    def workers(self) -> tuple[Client, ...]:
+        """All of them."""
+        return tuple(member.client for member in self._members.values())
+
+    @property
     def models(self) -> list[str]:
         """Names of the models served, each once, in the workers' order."""
         return list(dict.fromkeys(model for member in self._members.values() for model in member.models))

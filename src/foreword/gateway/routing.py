@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from foreword.gateway.errors import Refusal
+from foreword.gateway.errors import ErrorBody, Refusal, openai_body
 from foreword.gateway.exchange import Exchange, Handler
 
 Access = Literal["open", "key", "admin"]
@@ -23,6 +23,7 @@ class Route:
     endpoint: Handler
     summary: str
     access: Access = "key"
+    error_body: ErrorBody = openai_body
 
     @property
     def reads_body(self) -> bool:
@@ -44,10 +45,13 @@ class Router:
         route = self._exact.get((method, exchange.path)) or self._find_prefix(method, exchange)
         if route is not None:
             exchange.route = route.path
+            exchange.error_body = route.error_body
             return route
-        allowed = sorted({known.method for known in self.routes if _covers(known, exchange.path)})
+        covering = [known for known in self.routes if _covers(known, exchange.path)]
+        allowed = sorted({known.method for known in covering})
         if not allowed:
             raise Refusal(f"There is no {exchange.path[:200]!r} here.", status=404, code="not_found", hint="See / .")
+        exchange.error_body = covering[0].error_body
         header = ((b"allow", ", ".join(allowed).encode()),)
         message = f"{exchange.path[:200]} does not take {exchange.method}, only {' and '.join(allowed)}."
         raise Refusal(message, status=405, code="method_not_allowed", headers=header)
