@@ -191,6 +191,7 @@ def marks(*ttls: Any) -> list[Mark]:
         (0, ["1h", "5m"], [64, 96], CacheUsage(0, 32, 64)),
         (64, ["1h", "5m"], [64, 96], CacheUsage(64, 32, 0)),
         (80, ["1h", "5m"], [64, 96], CacheUsage(80, 16, 0)),
+        (640, ["1h", "5m"], [592, 896], CacheUsage(640, 256, 0)),  # the example of docs/prompt-caching.md
         (16, ["1h", "1h", "5m"], [32, 64, 64], CacheUsage(16, 0, 48)),
     ],
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 
 from foreword.core.cache_request import CacheRequest, Emptied
 from foreword.core.extra_keys import CacheKeys
@@ -98,9 +99,10 @@ class FakeWorker:
         self.running += 1
         done = False
         try:
-            async for output in self._steps(request):
-                done = output.finish_reason is not None
-                yield output
+            async with aclosing(self._steps(request)) as steps:
+                async for output in steps:
+                    done = output.finish_reason is not None
+                    yield output
         except WorkerError:
             done = True
             raise
@@ -117,7 +119,7 @@ class FakeWorker:
         """Empty its cache."""
         return self.prefix_cache.reset(organisation=organisation, cache_salt=cache_salt)
 
-    async def _steps(self, request: GenerateRequest) -> AsyncIterator[GenerateOutput]:
+    async def _steps(self, request: GenerateRequest) -> AsyncGenerator[GenerateOutput, None]:
         ids, finish = self._ids(request)
         held = self._admit(request)
         try:
