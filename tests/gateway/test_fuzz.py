@@ -41,6 +41,28 @@ ITEM = MESSAGE | st.fixed_dictionaries(
     {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "item_reference"])},
     optional={"role": ROLES, "content": JSON, "name": JSON, "arguments": JSON, "call_id": JSON, "output": JSON},
 )
+MARK = st.fixed_dictionaries(
+    {"type": st.just("ephemeral") | JSON}, optional={"ttl": st.sampled_from(["5m", "1h"]) | JSON}
+)
+BLOCKS = ["text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result", "hologram"]
+BLOCK = st.fixed_dictionaries(
+    {"type": st.sampled_from(BLOCKS), "text": st.text()},
+    optional={
+        "cache_control": MARK,
+        "thinking": st.text(),
+        "id": st.text(),
+        "name": st.text(),
+        "input": st.dictionaries(st.text(), JSON, max_size=2) | JSON,
+        "tool_use_id": st.text(),
+        "content": st.text()
+        | st.lists(st.fixed_dictionaries({"type": st.sampled_from(BLOCKS), "text": st.text()}))
+        | JSON,
+    },
+)
+TURN = st.fixed_dictionaries({
+    "role": st.sampled_from(["user", "user", "assistant", "system", "robot"]),
+    "content": st.text() | st.lists(BLOCK, max_size=3) | JSON,
+})  # fmt: skip
 NUMBER = st.integers(-3, 300) | st.floats(allow_nan=False) | JSON
 SAMPLING = dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "stop_token_ids", "ignore_eos", "cache_salt", "user"), NUMBER)  # fmt: skip
 ANSWER = {
@@ -82,6 +104,26 @@ BODIES = {
             "metadata": JSON,
         },
     ),
+    "/v1/messages": (
+        {"messages": st.lists(TURN, max_size=4) | JSON, "max_tokens": st.integers(1, 300) | JSON},
+        {
+            **SAMPLING,
+            "stream": st.booleans() | JSON,
+            "stop_sequences": st.lists(st.text(), max_size=5) | JSON,
+            "system": st.text() | st.lists(BLOCK, max_size=3) | JSON,
+            "tools": st.lists(
+                st.fixed_dictionaries(
+                    {"name": st.text()}, optional={"input_schema": JSON, "cache_control": MARK, "type": JSON}
+                ),
+                max_size=3,
+            ),
+            "tool_choice": st.fixed_dictionaries({"type": st.sampled_from(["auto", "none", "any"]) | JSON}) | JSON,
+            "thinking": st.fixed_dictionaries({"type": st.sampled_from(["enabled", "disabled"]) | JSON}) | JSON,
+            "cache_control": MARK | JSON,
+            "output_config": JSON,
+        },
+    ),
+    "/v1/prefix_cache/reset": ({}, {"organisation": st.text() | JSON, "cache_salt": st.text() | JSON}),
     "/v1/tokenize": ({"prompt": st.text() | st.lists(st.text()) | JSON}, {"add_special_tokens": st.booleans() | JSON}),
     "/v1/detokenize": (
         {"tokens": st.lists(st.integers(0, 300)) | JSON},
@@ -102,9 +144,13 @@ def check(response: httpx.Response) -> None:
     if response.status_code == 200:
         return
     assert 400 <= response.status_code < 500, response.text
-    error = response.json()["error"]
-    assert sorted(error) == ["code", "message", "param", "type"]
+    body = response.json()
+    error = body["error"]
     assert error["message"]
+    if response.url.path == "/v1/messages":
+        assert (sorted(body), sorted(error)) == (["error", "request_id", "type"], ["message", "type"])
+        return
+    assert sorted(error) == ["code", "message", "param", "type"]
     assert error["code"]
 
 
