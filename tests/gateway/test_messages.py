@@ -318,9 +318,10 @@ def test_worker_that_is_down_or_breaks() -> None:
         body: Any = caught.value.body
         assert (caught.value.status_code, body["error"]["type"]) == (503, "overloaded_error")
         assert caught.value.response.headers["retry-after"] == "2"
-        worker.down, worker.break_after = False, 3
-        with pytest.raises(anthropic.APIStatusError, match="broke"):
-            list(create(running, stream=True))
+    worker = FakeWorker(answer=b"Paris, of course.")
+    worker.break_after = 3
+    with serve([worker]) as running, pytest.raises(anthropic.APIStatusError, match="broke"):
+        list(create(running, stream=True))
 
 
 def test_metrics(running: Running) -> None:
