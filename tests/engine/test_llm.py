@@ -91,7 +91,7 @@ def test_preemption_changes_nothing(tiny: Any, make_engine: Callable[..., LLMEng
         engine.add(GenerateRequest(str(index), ids, GREEDY))
     assert {str(index): tiny.greedy(ids, 12) for index, ids in enumerate(asked)} == run(engine)
     assert engine.statistics().preemptions > 0
-    assert engine.statistics().kv_cache.free_blocks == 14
+    assert engine.statistics().prefix_cache.num_free == 14
 
 
 def test_decoding_goes_on_beside_a_long_prefill(make_engine: Callable[..., LLMEngine]) -> None:
@@ -119,7 +119,7 @@ def test_abort_frees_everything(make_engine: Callable[..., LLMEngine], after: in
     engine.abort("a")
     engine.check_integrity()
     assert not engine.has_unfinished_requests()
-    assert engine.statistics().kv_cache.usage == 0
+    assert engine.statistics().kv_usage == 0
 
 
 def test_seeded_answers_do_not_depend_on_company(tiny: Any) -> None:

@@ -7,13 +7,20 @@ import queue
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+from foreword.core.cache_request import Emptied
+from foreword.core.events import KVCacheEvent
+from foreword.core.inspection import PrefixCacheReport, inspect_prefix_cache
 from foreword.engine.llm import EngineConfig, Failure, LLMEngine, StepOutput, effective_max_model_len
 from foreword.engine.requests import check_request
 from foreword.engine.weights import open_model
 from foreword.errors import ModelError, WorkerError, WorkerUnavailable
 from foreword.generation import GenerateOutput, GenerateRequest, WorkerStatistics
+
+R = TypeVar("R")
 
 _UNHEALTHY_AFTER = 3
 """Steps that fail one after another before the engine calls itself unhealthy."""
@@ -41,20 +48,32 @@ class _Stream:
 class AsyncLLM:
     """A model in this process that answers many requests at once.
 
-    Structurally a ``foreword.gateway.workers.Worker``. The configuration is read when made (ModelError if it cannot be);
+    Structurally a ``Worker`` and a ``CachingWorker`` of ``foreword.gateway.workers``. ``on_kv_events`` is called on the
+    engine's thread after every step, and every reset, that stored or removed blocks. The configuration is read when made (ModelError if it cannot be);
     the weights by ``start``. Everything here runs on one event loop except ``_run``, which owns the engine; the two meet
     in ``_inbox`` (loop to engine) and ``call_soon_threadsafe`` (engine to loop).
     """
 
     def __init__(
-        self, model_path: str | Path, *, model: str, name: str = "embedded", config: EngineConfig | None = None
+        self,
+        model_path: str | Path,
+        *,
+        model: str,
+        name: str = "embedded",
+        config: EngineConfig | None = None,
+        on_kv_events: Callable[[list[KVCacheEvent]], None] | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self._config = config or EngineConfig()
+        self.block_size = self._config.block_size
+        self._on_kv_events = on_kv_events
+        if on_kv_events is not None:
+            self._config = replace(self._config, enable_kv_cache_events=True)
         self._source = open_model(Path(model_path))
         self.max_model_len = effective_max_model_len(self._source.config, self._config)
         self._streams: dict[str, _Stream] = {}
+        self._answers: set[asyncio.Future[Any]] = set()
         self._inbox: queue.SimpleQueue[Callable[[LLMEngine], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._engine: LLMEngine | None = None
@@ -89,8 +108,7 @@ class AsyncLLM:
 
         Closing the iterator early aborts the request.
         """
-        if self._thread is None or not self._thread.is_alive():
-            raise WorkerUnavailable("The embedded engine is not running.", hint="Start the server again.")
+        self._check_running()
         check_request(request, self._source.config.vocab_size, self.max_model_len, taken=self._streams)
         stream = self._streams[request.request_id] = _Stream()
         self._inbox.put(lambda engine: self._add(engine, request))
@@ -113,6 +131,39 @@ class AsyncLLM:
     def statistics(self) -> WorkerStatistics:
         """How busy the engine was after its last step."""
         return self._statistics
+
+    async def inspect_prefix_cache(self, limit: int) -> PrefixCacheReport:
+        """The prefix cache's numbers and its hottest prefixes; raises WorkerUnavailable."""
+        return await self._ask(lambda engine: inspect_prefix_cache(engine.prefix_cache, limit))
+
+    async def reset_prefix_cache(self, organisation: str | None = None, cache_salt: str | None = None) -> Emptied:
+        """Forget everything, or what belongs to an organisation, a salt, or both; raises WorkerUnavailable."""
+
+        def reset(engine: LLMEngine) -> Emptied:
+            emptied = engine.prefix_cache.reset(organisation=organisation, cache_salt=cache_salt)
+            self._publish_events(engine)
+            return emptied
+
+        return await self._ask(reset)
+
+    async def _ask(self, question: Callable[[LLMEngine], R]) -> R:
+        """Have the engine's thread answer a question between two steps."""
+        self._check_running()
+        answer: asyncio.Future[R] = self._loop.create_future()
+        self._answers.add(answer)
+
+        def command(engine: LLMEngine) -> None:
+            self._loop.call_soon_threadsafe(_settle, answer, question(engine))
+
+        self._inbox.put(command)
+        try:
+            return await answer
+        finally:
+            self._answers.discard(answer)
+
+    def _check_running(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            raise WorkerUnavailable("The embedded engine is not running.", hint="Start the server again.")
 
     # --- the engine's thread
 
@@ -152,14 +203,22 @@ class AsyncLLM:
 
     def _publish(self, engine: LLMEngine, outputs: list[StepOutput]) -> None:
         statistics = engine.statistics()
-        self._statistics = WorkerStatistics(statistics.running, statistics.waiting, statistics.kv_cache.usage)
+        self._statistics = WorkerStatistics(statistics.running, statistics.waiting, statistics.kv_usage)
+        self._publish_events(engine)
         if outputs:
             self._loop.call_soon_threadsafe(self._deliver, outputs)
+
+    def _publish_events(self, engine: LLMEngine) -> None:
+        if self._on_kv_events is not None and (events := engine.prefix_cache.take_events()):
+            self._on_kv_events(events)
 
     def _publish_death(self, error: Exception) -> None:
         def fail_all() -> None:
             failure = WorkerError(f"The engine has stopped: {error!r}.", hint="Restart the server.")
             self._deliver([Failure(request_id, failure) for request_id in self._streams])
+            for answer in self._answers:
+                if not answer.done():
+                    answer.set_exception(failure)
 
         self._loop.call_soon_threadsafe(fail_all)
 
@@ -169,3 +228,9 @@ class AsyncLLM:
             stream = self._streams.get(output.request_id)
             if stream is not None:
                 stream.put(output)
+
+
+def _settle(answer: asyncio.Future[R], value: R) -> None:
+    """Answer, unless whoever asked has left."""
+    if not answer.done():
+        answer.set_result(value)

@@ -1,4 +1,4 @@
-"""Keys and values of every layer, in blocks, and who holds which block.
+"""Keys and values of every layer, in blocks. Who holds which block is the prefix cache's business.
 
 A sequence's tokens lie in the blocks of its block table: position p is in slot ``table[p // block_size] * block_size +
 p % block_size``. Blocks that happen to follow each other in memory are read as one run, without copying.
@@ -19,50 +19,6 @@ _MAX_RUNS = 16
 """With more runs than this, one gathering copy is cheaper than a matrix product for each."""
 
 Slots = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class KVCacheStatistics:
-    """Blocks in all, and of these the free ones."""
-
-    num_blocks: int
-    free_blocks: int
-
-    @property
-    def usage(self) -> float:
-        """Share of blocks in use, 0 to 1."""
-        return 1 - self.free_blocks / self.num_blocks
-
-
-class BlockAllocator:
-    """Hands out block ids 0..num_blocks-1 and takes them back."""
-
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
-
-    def can_allocate(self, count: int) -> bool:
-        """Whether ``count`` blocks are free."""
-        return count <= len(self._free)
-
-    def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks; the caller has asked ``can_allocate``."""
-        return [self._free.pop() for _ in range(count)]
-
-    def free(self, blocks: SequenceOf[int]) -> None:
-        """Give blocks back; the caller forgets them."""
-        self._free.extend(reversed(blocks))
-
-    def statistics(self) -> KVCacheStatistics:
-        """How many blocks are free."""
-        return KVCacheStatistics(self.num_blocks, len(self._free))
-
-    def check_integrity(self, held: SequenceOf[int]) -> None:
-        """Raise RuntimeError unless every block is either free or held, once."""
-        if sorted([*self._free, *held]) != list(range(self.num_blocks)):
-            raise RuntimeError(
-                f"{len(self._free)} free and {len(held)} held blocks are not the {self.num_blocks} there are"
-            )
 
 
 @dataclass(frozen=True, slots=True)

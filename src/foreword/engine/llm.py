@@ -6,21 +6,26 @@ outputs = LLM("SmolLM2-135M-Instruct.Q4_1.gguf").generate([[1, 4093, 198]], Samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from foreword.engine.kv_cache import BlockAllocator, KVCache
+from foreword.core.hashing import BlockHasher, HashAlgorithm
+from foreword.core.prefix_cache import PrefixCache
+from foreword.core.retention import Retention
+from foreword.engine.kv_cache import KVCache
 from foreword.engine.model import Chunk, LlamaModel
 from foreword.engine.requests import check_request, sequence_of
 from foreword.engine.scheduler import ScheduledChunk, Scheduler, SchedulerStatistics
 from foreword.engine.sequence import Sequence
 from foreword.engine.threads import ComputeThreads, usable_cores
+from foreword.engine.tiles import TILE_ROWS
 from foreword.engine.weights import Array, ModelConfig, TensorSource, load_weights, open_model
-from foreword.errors import ModelError, WorkerError
+from foreword.errors import ConfigError, IntegrityError, ModelError, WorkerError
 from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs
 
 
@@ -35,6 +40,13 @@ class EngineConfig:
         block_size: tokens in a KV block.
         kv_cache_memory: bytes for keys and values.
         num_threads: cores used for arithmetic.
+        retention: how long cached prefixes are kept; by default until their blocks are needed.
+        prefix_caching_hash_algo: of block hashes, as vLLM names them.
+        hash_seed: PYTHONHASHSEED of the engines whose hashes these must equal.
+        enable_kv_cache_events: collect KV events for ``take_events``.
+
+    Raises:
+        ConfigError: a number that is out of range.
     """
 
     max_model_len: int | None = None
@@ -43,6 +55,22 @@ class EngineConfig:
     block_size: int = 16
     kv_cache_memory: int = 1 << 30
     num_threads: int = min(2, usable_cores())
+    retention: Retention = field(default_factory=Retention)
+    prefix_caching_hash_algo: str = HashAlgorithm.SHA256
+    hash_seed: str | None = None
+    enable_kv_cache_events: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, limit in (
+            ("max_num_seqs", self.max_num_seqs, TILE_ROWS),
+            ("max_num_batched_tokens", self.max_num_batched_tokens, None),
+            ("block_size", self.block_size, None),
+            ("num_threads", self.num_threads, None),
+        ):
+            if value < 1 or (limit is not None and value > limit):
+                raise ConfigError(
+                    f"{name} is {value}.", hint=f"It must be 1 to {limit}." if limit else "It must be 1 or more."
+                )
 
 
 def kv_blocks(model: ModelConfig, config: EngineConfig) -> int:
@@ -73,10 +101,16 @@ StepOutput = GenerateOutput | Failure
 
 
 class LLMEngine:
-    """Continuous batching over one model. Synchronous, not thread-safe: one thread calls everything."""
+    """Continuous batching over one model. Synchronous, not thread-safe: one thread calls everything.
 
-    def __init__(self, source: TensorSource, config: EngineConfig | None = None) -> None:
+    ``clock`` gives the time in seconds by which cached prefixes age.
+    """
+
+    def __init__(
+        self, source: TensorSource, config: EngineConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         config = config or EngineConfig()
+        self._clock = clock
         self.model_config = source.config
         self.max_model_len = effective_max_model_len(source.config, config)
         num_blocks = kv_blocks(source.config, config)
@@ -84,9 +118,15 @@ class LLMEngine:
         kv_cache = KVCache(source.config, num_blocks, config.block_size)
         weights = load_weights(source, num_threads=config.num_threads)
         self.model = LlamaModel(weights, kv_cache, self._threads, self.max_model_len)
+        self.prefix_cache = PrefixCache(
+            num_blocks,
+            BlockHasher(config.block_size, config.prefix_caching_hash_algo, seed=config.hash_seed),
+            retention=config.retention,
+            enable_events=config.enable_kv_cache_events,
+            medium="CPU",
+        )
         self._scheduler = Scheduler(
-            BlockAllocator(num_blocks),
-            block_size=config.block_size,
+            self.prefix_cache,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
@@ -103,7 +143,7 @@ class LLMEngine:
         """Stop a request and free what it holds; one that is unknown or has ended is passed over."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            self._scheduler.free(sequence)
+            self._scheduler.free(sequence, self._clock())
 
     def has_unfinished_requests(self) -> bool:
         """Whether ``step`` has something to do."""
@@ -111,16 +151,18 @@ class LLMEngine:
 
     def step(self) -> list[StepOutput]:
         """Compute one batch. A fault in it fails the requests that were in the batch and no others."""
-        chunks = self._scheduler.schedule()
+        chunks = self._scheduler.schedule(self._clock())
         try:
             logits = self.model.forward([_model_chunk(chunk) for chunk in chunks])
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the other requests go on
             return [self._fail(chunk.sequence, error) for chunk in chunks]
         completed = [chunk.sequence for chunk in chunks if chunk.completes]
-        self._scheduler.computed(chunks)
+        self._scheduler.commit(chunks, self._clock())
         return [self._sample(sequence, row) for sequence, row in zip(completed, logits, strict=True)]
 
     def _sample(self, sequence: Sequence, logits: Array) -> StepOutput:
+        if not sequence.num_output_tokens:
+            self._pin(sequence)
         try:
             token_id, logprobs = sequence.sampler.sample(logits)
         except Exception as error:  # noqa: BLE001 - a fault in one request's sampling is that request's alone
@@ -130,6 +172,12 @@ class LLMEngine:
         if reason is not None:
             self.abort(sequence.request_id)
         return _output(sequence, reason, logprobs)
+
+    def _pin(self, sequence: Sequence) -> None:
+        """Keep the prefixes that the request asks to be kept; every request that uses them asks anew."""
+        now = self._clock()
+        for breakpoint_ in sequence.request.breakpoints:
+            self.prefix_cache.pin(sequence.cache, breakpoint_.num_tokens, now + breakpoint_.seconds)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failure:
         self.abort(sequence.request_id)
@@ -151,16 +199,16 @@ class LLMEngine:
         """Raise RuntimeError unless queues, blocks and requests agree."""
         self._scheduler.check_integrity()
         if len(self._sequences) != len(self._scheduler.running) + len(self._scheduler.waiting):
-            raise RuntimeError("a request is neither running nor waiting")
+            raise IntegrityError("A request neither runs nor waits.")
 
 
 def _model_chunk(chunk: ScheduledChunk) -> Chunk:
     sequence = chunk.sequence
-    start = sequence.num_computed_tokens
+    start = sequence.cache.num_computed_tokens
     return Chunk(
         token_ids=sequence.token_ids[start : start + chunk.num_tokens],
         start=start,
-        block_table=sequence.block_table,
+        block_table=[block.block_id for block in sequence.cache.block_table],
         wants_logits=chunk.completes,
     )
 
@@ -173,7 +221,7 @@ def _output(sequence: Sequence, reason: FinishReason | None, logprobs: TokenLogp
         finish_reason=reason,
         stop_token_id=token_id if reason == "stop" else None,
         num_prompt_tokens=sequence.num_prompt_tokens,
-        num_cached_tokens=sequence.num_cached_tokens,
+        num_cached_tokens=sequence.num_cached_tokens or 0,
         logprobs=None if logprobs is None else (logprobs,),
     )
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 from numpy.typing import NDArray
 
+from foreword.core.cache_request import CacheRequest
+from foreword.core.extra_keys import CacheKeys
 from foreword.engine.sampling import Sampler
 from foreword.engine.sequence import Sequence
 from foreword.errors import ContextOverflow, RequestError
@@ -68,7 +70,7 @@ def sequence_of(request: GenerateRequest, eos_token_ids: tuple[int, ...], max_mo
     limit = max_model_len if params.max_tokens is None else len(token_ids) + params.max_tokens
     return Sequence(
         request=request,
-        token_ids=token_ids,
+        cache=CacheRequest(request.request_id, token_ids, CacheKeys(cache_salt=request.cache_salt)),
         max_length=min(limit, max_model_len),
         stop_token_ids=ends,
         sampler=Sampler(params, token_ids, ends),

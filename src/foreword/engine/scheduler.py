@@ -1,8 +1,10 @@
 """Which tokens of which sequences are computed in the next step.
 
 Continuous batching in first-come order: running sequences first (a decode token, or the next chunk of a prompt), then
-waiting ones while blocks and budget last. When a running sequence needs a block and none is free, the youngest running
-sequence is preempted: its blocks are freed and it waits, in front, to be computed again.
+waiting ones while blocks and budget last. A sequence starts behind the longest prefix that the prefix cache holds, and
+one whose next block somebody is computing right now waits for it: simultaneous newcomers compute a shared prefix once.
+When a running sequence needs a block and none is free, the youngest running sequence is preempted: its blocks are freed
+and it waits, in front, to be computed again, likely from its own blocks.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from foreword.engine.kv_cache import BlockAllocator, KVCacheStatistics
+from foreword.core.cache_request import PrefixCacheStatistics
+from foreword.core.prefix_cache import PrefixCache
 from foreword.engine.sequence import Sequence
+from foreword.errors import IntegrityError
 
 _DECODE_SHARE = 4
 """While some sequence decodes, prompts get a quarter of the token budget, so that its next token is not long in coming."""
@@ -27,27 +31,33 @@ class ScheduledChunk:
     @property
     def completes(self) -> bool:
         """Whether nothing is left uncomputed after it, so that the next token can be sampled."""
-        return self.sequence.num_computed_tokens + self.num_tokens == len(self.sequence.token_ids)
+        return self.num_tokens == self.sequence.num_uncomputed_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """Sequences that run and wait, preemptions so far, and the state of the blocks."""
+    """Sequences that run and wait, preemptions so far, and the state of the prefix cache."""
 
     running: int
     waiting: int
     preemptions: int
-    kv_cache: KVCacheStatistics
+    prefix_cache: PrefixCacheStatistics
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of blocks in use, 0 to 1."""
+        return 1 - self.prefix_cache.num_free / self.prefix_cache.num_blocks
 
 
 class Scheduler:
-    """Owns the queues and the sequences' blocks. ``schedule``, ``add``, ``free`` and ``computed`` mutate."""
+    """Owns the queues; admits, feeds and preempts sequences in the prefix cache.
 
-    def __init__(
-        self, allocator: BlockAllocator, *, block_size: int, max_num_seqs: int, max_num_batched_tokens: int
-    ) -> None:
-        self._allocator = allocator
-        self._block_size = block_size
+    ``add`` and ``free`` are a pair, and so are ``schedule`` and ``commit``. ``now`` is the time, in seconds, by which
+    cached blocks age.
+    """
+
+    def __init__(self, cache: PrefixCache, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()
@@ -58,97 +68,88 @@ class Scheduler:
         """Queue a sequence behind the others. The caller has checked that it fits the cache when alone."""
         self.waiting.append(sequence)
 
-    def free(self, sequence: Sequence) -> None:
-        """Forget a sequence, wherever it is, and take its blocks back."""
+    def free(self, sequence: Sequence, now: float) -> None:
+        """Forget a sequence, wherever it is, and give its blocks back."""
         if sequence in self.running:
             self.running.remove(sequence)
+            self._cache.free(sequence.cache, now)
         else:
             self.waiting.remove(sequence)
-        self._free_blocks(sequence)
 
-    def computed(self, chunks: list[ScheduledChunk]) -> None:
-        """Note that the chunks' keys and values are in the cache."""
+    def commit(self, chunks: list[ScheduledChunk], now: float) -> None:
+        """Note that the chunks' keys and values are written: full blocks can be found from now on."""
         for chunk in chunks:
-            chunk.sequence.num_computed_tokens += chunk.num_tokens
+            cache = chunk.sequence.cache
+            self._cache.commit(cache, cache.num_computed_tokens + chunk.num_tokens, now)
 
-    def schedule(self) -> list[ScheduledChunk]:
+    def schedule(self, now: float) -> list[ScheduledChunk]:
         """The next step; empty only if there is nothing to do."""
-        chunks, budget = self._decodes()
-        prefills = [s for s in self.running if not _decoding(s)]
-        while budget > 0:
-            sequence = prefills.pop(0) if prefills else self._admit()
-            if sequence is None:
+        chunks = self._decodes(now)
+        budget = self._max_num_batched_tokens
+        if chunks:
+            budget = max(1, budget // _DECODE_SHARE - len(chunks))
+        for sequence in [s for s in self.running if not s.is_decoding]:
+            budget -= self._take(chunks, sequence, budget)
+        for sequence in list(self.waiting):
+            if budget <= 0 or not self._admit(sequence, now):
                 break
-            num_tokens = min(budget, len(sequence.token_ids) - sequence.num_computed_tokens)
-            chunks.append(ScheduledChunk(sequence, num_tokens))
-            budget -= num_tokens
+            if sequence in self.running:
+                budget -= self._take(chunks, sequence, budget)
         return chunks
 
-    def _decodes(self) -> tuple[list[ScheduledChunk], int]:
-        """A token for every decoding sequence, and what the step may compute besides."""
+    def _decodes(self, now: float) -> list[ScheduledChunk]:
+        """A token for every decoding sequence, each of which gets the block that it needs."""
         for sequence in list(self.running):
-            if sequence in self.running and _decoding(sequence):
-                self._grow(sequence)
-        decoding = [s for s in self.running if _decoding(s)]
-        budget = self._max_num_batched_tokens
-        if decoding:
-            budget = max(1, budget // _DECODE_SHARE - len(decoding))
-        return [ScheduledChunk(s, 1) for s in decoding], budget
+            while (
+                sequence in self.running and sequence.is_decoding and not self._cache.allocate_slots(sequence.cache, 1)
+            ):
+                self._preempt(self.running[-1], now)
+        return [ScheduledChunk(sequence, 1) for sequence in self.running if sequence.is_decoding]
 
-    def _grow(self, sequence: Sequence) -> None:
-        """Give a decoding sequence the block its last token needs, preempting the youngest if there is none."""
-        needed = self._blocks_of(sequence) - len(sequence.block_table)
-        while not self._allocator.can_allocate(needed):
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return
-        sequence.block_table += self._allocator.allocate(needed)
+    @staticmethod
+    def _take(chunks: list[ScheduledChunk], sequence: Sequence, budget: int) -> int:
+        """Add the next of a prompt's tokens, as many as the budget allows; returns how many."""
+        num_tokens = min(budget, sequence.num_uncomputed_tokens)
+        if num_tokens:
+            chunks.append(ScheduledChunk(sequence, num_tokens))
+        return num_tokens
 
-    def _admit(self) -> Sequence | None:
-        """Start the first waiting sequence if there is room for all of it; a block to spare keeps it from being preempted at once."""
-        if not self.waiting or len(self.running) >= self._max_num_seqs:
-            return None
-        sequence = self.waiting[0]
-        needed = self._blocks_of(sequence)
-        spare = 1 if self.running else 0
-        if not self._allocator.can_allocate(needed + spare):
-            return None
-        self.running.append(self.waiting.popleft())
-        sequence.block_table = self._allocator.allocate(needed)
-        return sequence
+    def _admit(self, sequence: Sequence, now: float) -> bool:
+        """Start a waiting sequence unless its prefix is being computed; False when those behind it must wait too.
 
-    def _preempt(self, sequence: Sequence) -> None:
+        It gets blocks for all its tokens at once. One block to spare keeps it from being preempted right away.
+        """
+        if len(self.running) >= self._max_num_seqs:
+            return False
+        computed = self._cache.get_computed_blocks(sequence.cache, now)
+        if computed.pending is not None:
+            return True
+        num_new_tokens = len(sequence.token_ids) - computed.num_tokens
+        spare = self._cache.block_size if self.running else 0
+        if not self._cache.can_allocate(sequence.cache, num_new_tokens + spare, computed):
+            return False
+        self._cache.allocate_slots(sequence.cache, num_new_tokens, computed, now)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = computed.num_tokens
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        return True
+
+    def _preempt(self, sequence: Sequence, now: float) -> None:
         self.running.remove(sequence)
-        self._free_blocks(sequence)
+        self._cache.free(sequence.cache, now)
         self.waiting.appendleft(sequence)
         self._preemptions += 1
 
-    def _free_blocks(self, sequence: Sequence) -> None:
-        self._allocator.free(sequence.block_table)
-        sequence.block_table = []
-        sequence.num_computed_tokens = 0
-
-    def _blocks_of(self, sequence: Sequence) -> int:
-        return -(-len(sequence.token_ids) // self._block_size)
-
     def statistics(self) -> SchedulerStatistics:
         """How many run and wait."""
-        return SchedulerStatistics(
-            len(self.running), len(self.waiting), self._preemptions, self._allocator.statistics()
-        )
+        return SchedulerStatistics(len(self.running), len(self.waiting), self._preemptions, self._cache.statistics())
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError unless blocks and queues agree."""
-        self._allocator.check_integrity([block for sequence in self.running for block in sequence.block_table])
+        """Raise IntegrityError unless queues and prefix cache are sound and agree."""
+        self._cache.check_integrity()
+        if self._cache.statistics().running != len(self.running):
+            raise IntegrityError(f"{len(self.running)} sequences run, and others hold blocks.")
         for sequence in self.waiting:
-            if sequence.block_table or sequence.num_computed_tokens:
-                raise RuntimeError(f"waiting sequence {sequence.request_id} holds blocks")
-        for sequence in self.running:
-            if len(sequence.block_table) * self._block_size < sequence.num_computed_tokens:
-                raise RuntimeError(f"sequence {sequence.request_id} has computed past its blocks")
-
-
-def _decoding(sequence: Sequence) -> bool:
-    """Whether only the last token is left to compute."""
-    return sequence.num_computed_tokens == len(sequence.token_ids) - 1 and sequence.num_output_tokens > 0
+            if sequence.cache.block_table or sequence.cache.num_computed_tokens:
+                raise IntegrityError(f"Sequence {sequence.request_id} waits and holds blocks.")

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from foreword.core.cache_request import CacheRequest
 from foreword.engine.sampling import Sampler
 from foreword.generation import FinishReason, GenerateRequest
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Prompt and generated tokens, how far their keys and values are computed, and the blocks these lie in.
-
-    The scheduler owns ``block_table`` and ``num_computed_tokens``; the engine appends to ``token_ids``.
+    """A request, its state in the prefix cache, and when it ends.
 
     Attributes:
-        token_ids: the prompt's, then the generated ones.
+        cache: its tokens (prompt and generated), block hashes and block table; the engine appends tokens, the prefix
+            cache does the rest.
         max_length: tokens in all, prompt included, at which the request ends.
         stop_token_ids: end-of-sequence and stop tokens that end it sooner.
-        num_cached_tokens: prompt tokens whose prefill was skipped.
+        num_cached_tokens: prompt tokens whose prefill was skipped when it was first admitted; None before.
     """
 
     request: GenerateRequest
-    token_ids: list[int]
+    cache: CacheRequest
     max_length: int
     stop_token_ids: frozenset[int]
     sampler: Sampler
     num_prompt_tokens: int = 0
-    num_computed_tokens: int = 0
-    num_cached_tokens: int = 0
-    block_table: list[int] = field(default_factory=list)
+    num_cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        self.num_prompt_tokens = len(self.token_ids)
+        self.num_prompt_tokens = len(self.cache.token_ids)
 
     @property
     def request_id(self) -> str:
@@ -40,9 +38,24 @@ class Sequence:
         return self.request.request_id
 
     @property
+    def token_ids(self) -> list[int]:
+        """The prompt's, then the generated ones."""
+        return self.cache.token_ids
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens without keys and values yet."""
+        return len(self.cache.token_ids) - self.cache.num_computed_tokens
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
-        return len(self.token_ids) - self.num_prompt_tokens
+        return len(self.cache.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the token generated last is left to compute."""
+        return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
 
     def finish_reason(self) -> FinishReason | None:
         """Why the request ends with the token just appended, if it does."""
