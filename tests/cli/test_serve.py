@@ -103,6 +103,11 @@ def test_the_embedded_engine_answers() -> None:
         (["--tokenizer-path", "nowhere"], "There is no file, folder or model 'nowhere'."),
         (["--worker-urls", "gopher://h:1"], "this release has no client for workers at 'gopher://h:1'."),
         (["--model-path", "tiny", "--api-keys", "none"], "none"),
+        (["--model-path", "~nobody-of-that-name/x"], "There is no file, folder or model '~nobody"),
+        (["--tokenizer-path", "tiny", "--host", "a" * 300], "is no address to listen on"),
+        (["--tokenizer-path", "tiny", "--host", "ü..x"], "is no address to listen on"),
+        (["--worker-urls", "http://[::1"], "cannot be read: Invalid IPv6 URL"),
+        (["--api-keys", "~nobody-of-that-name/x"], "is not a path"),
     ],
 )
 def test_mistakes_end_it_with_one_line(args: list[str], message: str, tokenizer_folder: Path) -> None:

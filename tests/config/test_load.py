@@ -161,3 +161,18 @@ def test_any_value_is_read_or_refused(row: Setting, value: object) -> None:
     except ForewordError:
         return
     assert isinstance(parsed, row.kind)
+
+
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        (f"request-timeout = 1{'0' * 400}", "is not a number"),
+        ("x = " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        ('api-keys = "~nobody-of-that-name/x"', "is not a path"),
+    ],
+)
+def test_what_python_cannot_hold_is_a_mistake_of_the_file(tmp_path: Path, text: str, message: str) -> None:
+    """A number past every float, endless nesting and the home of nobody are each a ConfigError."""
+    (tmp_path / "foreword.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(folder=tmp_path)

@@ -34,6 +34,16 @@ def test_file(key_file: Path) -> None:
     assert "sk-acme" not in repr(vars(keys))
 
 
+def test_a_key_may_have_a_hash_sign(tmp_path: Path) -> None:
+    """A comment begins at the start of a line or after a space, not inside a key."""
+    path = tmp_path / "keys"
+    path.write_text("# all keys\nacme ab#cd # theirs\n  # more\n")
+    path.chmod(0o600)
+    keys = ApiKeys.load(path)
+    assert keys.find(b"ab#cd") == Account("acme")
+    assert (len(keys), keys.find(b"ab")) == (1, None)
+
+
 @pytest.mark.parametrize(
     "text,message",
     [

@@ -119,3 +119,12 @@ def test_a_folder_without_a_tokenizer_says_what_is_looked_for(tmp_path: Path, st
     """The error lists file names."""
     with pytest.raises(ModelNotFound, match=r"holds no tokenizer. One of tokenizer.json"):
         resolve_tokenizer(str(tmp_path), store=store, pull=never)
+
+
+@pytest.mark.parametrize("reference", ["a" * 256, "a" * 5000, "~nobody-of-that-name/x", "a\0b"])
+def test_a_text_that_can_be_no_path_is_not_found(reference: str, store: Any) -> None:
+    """Too long a name, the home of nobody and a null character are a ModelNotFound of bounded length."""
+    for resolve in (resolve_model, resolve_tokenizer):
+        with pytest.raises(ModelNotFound) as caught:
+            resolve(reference, store=store, pull=never)
+        assert len(caught.value.message) < 300

@@ -57,7 +57,7 @@ def bind(config: Config) -> socket.socket:
     """The socket to listen on, taken before anything is loaded; raises ConfigError when it cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
+    except (OSError, ValueError) as error:  # UnicodeError for what is no host name
         raise _bind_error(config, error) from error
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,8 +69,10 @@ def bind(config: Config) -> socket.socket:
     return listener
 
 
-def _bind_error(config: Config, error: OSError) -> ConfigError:
-    place = f"{config.host}:{config.port}"
+def _bind_error(config: Config, error: OSError | ValueError) -> ConfigError:
+    place = f"{config.host[:100]}:{config.port}"
+    if not isinstance(error, OSError):
+        return ConfigError(f"{place} is no address to listen on.", hint="Check --host.")
     if error.errno == errno.EADDRINUSE:
         return ConfigError(f"{place} is in use by another process.", hint="Choose another port with --port.")
     if error.errno == errno.EACCES:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from foreword.config.setting import PREFIX, did_you_mean
 from foreword.config.table import Config, settings
@@ -115,13 +114,15 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"Cannot read the configuration file {path}: {error.strerror}.", path=str(path)) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply.", path=str(path)) from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}.", path=str(path)) from error
 
 
 def _check_worker_urls(config: Config) -> None:
     for url in config.worker_urls:
-        scheme = urlsplit(url).scheme
+        scheme = url.partition(":")[0].lower()
         if scheme not in WORKER_SCHEMES:
             offered = f"Use one of {', '.join(WORKER_SCHEMES)}." if WORKER_SCHEMES else ""
             raise ConfigError(

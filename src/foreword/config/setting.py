@@ -79,7 +79,7 @@ class Setting:
         """The value as ``kind``, inside its range; raises ConfigError that names ``source``."""
         try:
             parsed = _CONVERTERS[self.kind](value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self._error(value, source, f"is not {_KIND_NAMES[self.kind]}") from None
         if problem := self._problem(parsed):
             raise self._error(value, source, problem)
@@ -127,6 +127,13 @@ def _to_str(value: Any) -> str:
     return value
 
 
+def _to_path(value: Any) -> Path:
+    try:
+        return Path(_to_str(value)).expanduser()
+    except RuntimeError:  # ``~name`` of nobody here
+        raise ValueError from None
+
+
 def _to_tuple(value: Any) -> tuple[str, ...]:
     parts = value if isinstance(value, list | tuple) else [value]
     return tuple(item for part in parts for item in re.split(r"[\s,]+", _to_str(part)) if item)
@@ -144,7 +151,7 @@ _CONVERTERS: dict[type, Any] = {
     int: _to_int,
     float: _to_float,
     str: _to_str,
-    Path: lambda value: Path(_to_str(value)).expanduser(),
+    Path: _to_path,
     tuple: _to_tuple,
 }
 _KIND_NAMES = {

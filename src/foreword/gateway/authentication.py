@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from foreword.errors import ConfigError
 from foreword.gateway.errors import Refusal
 
 log = structlog.get_logger()
+
+_COMMENT = re.compile(r"(?:^|\s)#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class ApiKeys:
 
     @classmethod
     def load(cls, path: Path) -> ApiKeys:
-        """Read ``organisation key [admin]`` lines; ``#`` starts a comment. Raises ConfigError naming the line."""
+        """Read ``organisation key [admin]`` lines; ``#`` at the start or after a space begins a comment. Raises ConfigError naming the line."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
             mode = path.stat().st_mode
@@ -46,7 +49,7 @@ class ApiKeys:
             log.warning("api_keys.readable_by_others", path=str(path), remedy=f"chmod 600 {path}")
         accounts: dict[bytes, Account] = {}
         for number, line in enumerate(lines, start=1):
-            words = line.partition("#")[0].split()
+            words = _COMMENT.split(line, maxsplit=1)[0].split()
             if words:
                 digest, account = _parse_line(words, f"{path}, line {number}")
                 if digest in accounts:

@@ -95,7 +95,10 @@ class WorkerConnection:
 
 def parse_worker_url(url: str) -> WorkerConnection:
     """Take a worker's URL apart; raises ConfigError saying what of it is wrong."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"The worker's URL {url[:100]!r} cannot be read: {error}.", url=url[:100]) from error
     if parts.scheme not in SCHEMES:
         raise ConfigError(
             f"A worker's URL begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}, not as {url[:100]!r}.",

@@ -64,18 +64,27 @@ def resolve_tokenizer(reference: str, *, store: ModelStore, pull: Pull) -> Path:
 
 def _locate(reference: str, store: ModelStore, pull: Pull, patterns: tuple[str, ...]) -> tuple[str, Path]:
     """The name and the folder or file of what a reference means; a path that exists comes before any name."""
-    path = Path(reference).expanduser().absolute()
-    if path.exists():
+    path = _existing_path(reference)
+    if path is not None:
         return path.stem if path.suffix == ".gguf" else path.resolve().name, path
     if reference in CATALOGUE:
         return reference, _in_catalogue(reference, store, pull)
     if is_hub_id(reference):
         return reference, _on_hub(reference, patterns)
     raise ModelNotFound(
-        f"There is no file, folder or model {reference!r}.",
+        f"There is no file, folder or model {reference[:200]!r}.",
         hint=f"Give a folder, a GGUF file, a hub id (organisation/name) or one of: {', '.join(CATALOGUE)}.",
         reference=reference,
     )
+
+
+def _existing_path(reference: str) -> Path | None:
+    """The absolute path of what is there; None for what is not, and for a text that can be no path."""
+    try:
+        path = Path(reference).expanduser().absolute()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long a name; ``~name`` of nobody; a null character
+        return None
 
 
 def is_hub_id(reference: str) -> bool:
