@@ -35,13 +35,21 @@ def _add_item(messages: list[Message], item: Json, place: str) -> None:
     elif kind == "function_call":
         _add_call(messages, item, place)
     elif kind == "function_call_output":
-        output = item.get("output")
+        _require(item, ("call_id", "output"), place)
+        output = item["output"]
         text = output if isinstance(output, str | list) else json.dumps(output)
-        fields = {"role": "tool", "content": text, "tool_call_id": item.get("call_id")}
+        fields = {"role": "tool", "content": text, "tool_call_id": item["call_id"]}
         messages.append(_convert(fields, Message, place))
     elif kind != "reasoning":  # earlier reasoning is not shown to the model again
         message = f"{place} has the type {str(kind)[:50]!r}, which is not supported."
         raise Refusal(message, param=place, code="unsupported_value")
+
+
+def _require(item: Json, fields: tuple[str, ...], place: str) -> None:
+    missing = next((field for field in fields if item.get(field) is None), None)
+    if missing is not None:
+        name = f"{place}.{missing}"
+        raise Refusal(f"The field {name!r} is required.", param=name, code="missing_required_parameter")
 
 
 def _add_call(messages: list[Message], item: Json, place: str) -> None:

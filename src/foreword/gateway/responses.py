@@ -27,7 +27,6 @@ _UNSUPPORTED = {
     "conversation": "conversations are not kept; send the previous turns as items of 'input'.",
     "background": "background responses are not supported.",
     "prompt": "stored prompts are not supported.",
-    "top_logprobs": "log probabilities are not offered here; use /v1/chat/completions.",
 }
 
 
@@ -69,8 +68,9 @@ class ResponsesEndpoint:
 
 def _check(request: ResponsesRequest) -> None:
     refuse_unsupported(request, _UNSUPPORTED)
-    text_format = (request.text or {}).get("format")
-    check_response_format(text_format if isinstance(text_format, dict) else None, "text.format")
+    check_response_format((request.text or {}).get("format"), "text.format")
+    if request.top_logprobs:  # 0 is OpenAI's default
+        raise unsupported("top_logprobs", "log probabilities are not offered here; use /v1/chat/completions.")
     if request.truncation not in (None, "disabled"):
         raise unsupported("truncation", "only 'disabled' is supported; shorten the input instead.")
 

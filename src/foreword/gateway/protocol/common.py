@@ -85,11 +85,16 @@ def check_retention(given: str | None) -> PromptCacheRetention:
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:
-    wrong = next((key for key in given if not (key.isascii() and key.isdigit() and int(key) < 2**32)), None)
+    wrong = next((key for key in given if not _is_token_id(key)), None)
     if wrong is not None:
         message = f"'logit_bias' has the key {wrong[:50]!r}, which is no token id."
         raise Refusal(message, param="logit_bias", code="invalid_value")
     return {int(key): value for key, value in given.items()}
+
+
+def _is_token_id(key: str) -> bool:
+    """The length is looked at first: Python refuses to read thousands of digits."""
+    return len(key) <= len(str(2**32)) and key.isascii() and key.isdigit() and int(key) < 2**32
 
 
 def stop_strings(given: str | list[str] | None, limit: int) -> tuple[str, ...]:
@@ -104,13 +109,19 @@ def stop_strings(given: str | list[str] | None, limit: int) -> tuple[str, ...]:
 
 
 def refuse_unsupported(request: msgspec.Struct, reasons: dict[str, str]) -> None:
-    """Raise Refusal for the first field that is set and not offered; its default and null are let through."""
+    """Raise Refusal for the first field that is set and not offered; null and false are let through, 0 and [] are not."""
     for field, why in reasons.items():
-        if getattr(request, field) not in (None, False, [], ()):
+        value = getattr(request, field)
+        if value is not None and value is not False:
             raise unsupported(field, why)
 
 
-def check_response_format(format_: dict[str, Any] | None, field: str) -> None:
-    """Raise Refusal unless the format is plain text: the answer cannot be held to a grammar here."""
-    if format_ is not None and format_.get("type", "text") != "text":
-        raise unsupported(field, f"type {str(format_.get('type'))[:50]!r} is not supported; only 'text' is.")
+def check_response_format(given: Any, field: str) -> None:
+    """Raise Refusal unless the format is absent or plain text: the answer cannot be held to a grammar here."""
+    if given is None:
+        return
+    if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+        message = f"{field!r} is no object with a 'type'."
+        raise Refusal(message, param=field, code="invalid_value", hint='Send {"type": "text"}, or leave it out.')
+    if given["type"] != "text":
+        raise unsupported(field, f"type {given['type'][:50]!r} is not supported; only 'text' is.")
