@@ -127,3 +127,19 @@ def test_a_taken_port_is_said_before_anything_is_loaded() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == f"foreword: 127.0.0.1:{port} is in use by another process. Choose another port with --port.\n"
     assert done.returncode == 2
+
+
+@pytest.mark.material("smollm2_gguf")
+@pytest.mark.parametrize("fault", ["memory", "cut"])
+def test_an_engine_that_cannot_start_ends_it_with_one_line(fault: str, tmp_path: Path) -> None:
+    """A damaged GGUF file or more memory than there is: one line and exit status 2."""
+    args = ["--model-path", str(SMOLLM2), "--kv-cache-memory", str(2**48)]
+    if fault == "cut":
+        whole = next(SMOLLM2.glob("*.gguf"))
+        with whole.open("rb") as source:
+            (tmp_path / "cut.gguf").write_bytes(source.read(50_000_000))
+        args = ["--model-path", str(tmp_path / "cut.gguf")]
+    command = [sys.executable, "-m", "foreword", "serve", "--port", "0", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.startswith("foreword: The embedded engine cannot start")
+    assert (done.stdout, done.stderr.count("\n"), done.returncode) == ("", 1, 2)

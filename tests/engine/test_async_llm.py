@@ -12,7 +12,7 @@ import pytest
 
 from foreword.engine.async_llm import AsyncLLM
 from foreword.engine.llm import EngineConfig, LLMEngine
-from foreword.errors import ContextOverflow, RequestError, WorkerError, WorkerUnavailable
+from foreword.errors import ContextOverflow, ModelError, RequestError, WorkerError, WorkerUnavailable
 from foreword.gateway.workers import Worker
 from foreword.generation import GenerateOutput, GenerateRequest, SamplingParams, WorkerStatistics
 
@@ -174,11 +174,11 @@ async def test_restart(tiny: Any) -> None:
         await worker.stop()
 
 
-async def test_weights_that_are_missing_are_unavailable(make_tiny: Any) -> None:
+async def test_weights_that_are_missing_are_a_model_error(make_tiny: Any) -> None:
     """A folder that lost its weights' tensors says at start which one."""
     broken = make_tiny(num_hidden_layers=4)
     config = (broken.path / "config.json").read_text().replace('"num_hidden_layers": 4', '"num_hidden_layers": 5')
     (broken.path / "config.json").write_text(config)
     worker = AsyncLLM(broken.path, model="tiny", config=EngineConfig())
-    with pytest.raises(WorkerUnavailable, match=r"no tensor model\.layers\.4"):
+    with pytest.raises(ModelError, match=r"no tensor model\.layers\.4"):
         await worker.start()

@@ -81,12 +81,15 @@ class AsyncLLM:
         self._statistics = WorkerStatistics()
 
     async def start(self) -> None:
-        """Load the weights and start computing; raises WorkerUnavailable."""
+        """Load the weights and start computing; raises ModelError."""
         self._loop = asyncio.get_running_loop()
         try:
             self._engine = await asyncio.to_thread(LLMEngine, self._source, self._config)
-        except (ModelError, MemoryError) as error:
-            raise WorkerUnavailable(f"The embedded engine cannot start. {error}") from error
+        except ModelError as error:
+            raise ModelError(f"The embedded engine cannot start. {error.message}", hint=error.hint) from error
+        except MemoryError as error:
+            hint = "Give it less memory with --kv-cache-memory or --max-model-len, or serve a smaller model."
+            raise ModelError(f"The embedded engine cannot start: {error}.", hint=hint) from error
         self._failed_steps = 0
         self._inbox = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(self._engine,), name="foreword-engine", daemon=True)

@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
                 loop="uvloop",
                 http=Connection,
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -51,11 +51,20 @@ class Server(uvicorn.Server):
         self._aborted = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start; then let the garbage collector leave alone what was made until now, and come by more rarely."""
+        """Start the gateway first, so that what it cannot do is raised as it is; raises ForewordError.
+
+        Then let the garbage collector leave alone what was made until now, and come by more rarely.
+        """
+        await self._gateway.start()
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections, then stop the gateway."""
+        await super().shutdown(sockets)
+        await self._gateway.stop()
 
     @property
     def port(self) -> int:
