@@ -321,3 +321,22 @@ def test_server_still_answers(shared: Running, client: httpx.Client) -> None:
     assert client.get("/readiness").json() == {"status": "ready", "models": [MODEL]}
     assert len(shared.gateway.in_flight) == 0
     assert shared.worker.running == 0
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "template", "documents"])
+def test_reserved_template_variables(client: httpx.Client, name: str) -> None:
+    """What the request itself says cannot be said again to the template."""
+    response = post(client, CHAT, messages=HELLO, chat_template_kwargs={name: 1})
+    assert (response.status_code, error_of(response)["param"]) == (400, "chat_template_kwargs")
+
+
+def test_a_template_variable_called_self(client: httpx.Client) -> None:
+    """Other names are the template's, those of Python's parameters among them."""
+    assert post(client, CHAT, messages=HELLO, chat_template_kwargs={"self": 1}).status_code == 200
+
+
+def test_a_dropped_role_whose_words_are_elsewhere(client: httpx.Client) -> None:
+    """A message the template leaves out is noticed though another one says the same."""
+    messages = [*HELLO, {"role": "whisper", "content": "Hello"}]
+    response = post(client, CHAT, messages=messages)
+    assert (response.status_code, error_of(response)["param"]) == (400, "messages[1].role")

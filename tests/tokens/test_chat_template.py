@@ -233,3 +233,26 @@ def test_any_text_renders_or_is_refused(source: str) -> None:
         ChatTemplate(source).render([USER])
     except TemplateError:
         return
+
+
+@pytest.mark.parametrize(
+    "config,message",
+    [
+        ({"chat_template": 5}, "neither a text nor a list"),
+        ({"chat_template": [5]}, "neither a text nor a list"),
+        ({"chat_template": [{"name": "default"}]}, "neither a text nor a list"),
+        ({"chat_template": {"default": 5}}, "neither a text nor a list"),
+        ({"chat_template": "x", "bos_token": [1]}, "'bos_token' in tokenizer_config.json is no text"),
+        ({"chat_template": "x", "eos_token": {"content": 1}}, "'eos_token' in tokenizer_config.json is no text"),
+    ],
+)
+def test_a_configuration_of_the_wrong_shape_is_an_error(tmp_path: Path, config: Any, message: str) -> None:
+    """Nothing is left out silently: a template or a special token that is none is a TemplateError."""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(TemplateError, match=message):
+        load_chat_template(tmp_path)
+
+
+def test_any_name_may_be_a_variable() -> None:
+    """A variable called like the method's own parameter is let through."""
+    assert ChatTemplate("{{ messages[0].content }}").render([USER], self="me") == "hi"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from foreword.errors import TemplateError
 from foreword.gateway.errors import Refusal
 from foreword.gateway.protocol.chat import Message, Tool
 from foreword.gateway.tokenizers import ChatTemplate, LoadedTokenizer
@@ -73,12 +74,8 @@ def render_prompt(loaded: LoadedTokenizer, messages: Sequence[Json], tools: Sequ
         raise Refusal(text, param="chat_template_kwargs", code="invalid_value")
     plain_tools = [msgspec.to_builtins(tool) for tool in tools]
     prompt = template.render(messages, tools=plain_tools or None, add_generation_prompt=True, **variables)
-    for index, message in enumerate(messages):
-        _check_rendered(message, index, prompt)
-    lost = next((tool.function.name for tool in tools if tool.function.name not in prompt), None)
-    if lost is not None:
-        text = f"The chat template of {loaded.name!r} has no place for tools: {lost[:100]!r} is not in the prompt."
-        raise Refusal(text, param="tools", code="unsupported_value")
+    if plain_tools or any(map(_may_be_dropped, messages)):
+        _check_nothing_dropped(loaded, messages, plain_tools, variables)
     return prompt
 
 
@@ -90,11 +87,41 @@ def require_template(loaded: LoadedTokenizer) -> ChatTemplate:
     return loaded.template
 
 
-def _check_rendered(message: Json, index: int, prompt: str) -> None:
-    """A role that is not one of the usual three is often dropped without a word; say so instead."""
-    if message["role"] in ("system", "user", "assistant"):
+def _may_be_dropped(message: Json) -> bool:
+    """Whether its role is none of the usual three, which templates often leave out without a word."""
+    return message["role"] not in ("system", "user", "assistant") and bool(message["content"].strip())
+
+
+def _check_nothing_dropped(
+    loaded: LoadedTokenizer, messages: Sequence[Json], tools: Sequence[Json], variables: Json
+) -> None:
+    """Raise Refusal for a tool or a role that the template leaves out.
+
+    Rendered once more with a mark on each: the name or the words themselves may stand elsewhere in the prompt.
+    """
+    marked = [
+        {**message, "content": message["content"] + _mark("role", index)} if _may_be_dropped(message) else message
+        for index, message in enumerate(messages)
+    ]
+    renamed = [
+        {**tool, "function": {**tool["function"], "name": tool["function"]["name"] + _mark("tool", index)}}
+        for index, tool in enumerate(tools)
+    ]
+    try:
+        probe = require_template(loaded).render(marked, tools=renamed or None, add_generation_prompt=True, **variables)
+    except TemplateError:  # it minds the marks; it took what was sent
         return
-    words = message["content"].split()
-    if words and words[0] not in prompt:
-        text = f"The chat template has no place for the role {message['role'][:50]!r}."
-        raise Refusal(text, param=f"messages[{index}].role", code="unsupported_role")
+    for index, message in enumerate(messages):
+        if _may_be_dropped(message) and _mark("role", index) not in probe:
+            text = f"The chat template has no place for the role {message['role'][:50]!r}."
+            raise Refusal(text, param=f"messages[{index}].role", code="unsupported_role")
+    for index, tool in enumerate(tools):
+        if _mark("tool", index) not in probe:
+            name = tool["function"]["name"][:100]
+            text = f"The chat template of {loaded.name!r} has no place for tools: {name!r} is not in the prompt."
+            raise Refusal(text, param="tools", code="unsupported_value")
+
+
+def _mark(kind: str, index: int) -> str:
+    """A word that no one writes, ended by a letter so that none begins another."""
+    return f"_probe_{kind}_{index}z"

@@ -27,6 +27,7 @@ class ChatTemplate(Protocol):
     def render(  # noqa: D102
         self,
         messages: Sequence[dict[str, Any]],
+        /,
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         add_generation_prompt: bool = False,

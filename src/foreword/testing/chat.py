@@ -82,6 +82,7 @@ class ChatMLTemplate:
     def render(
         self,
         messages: Sequence[dict[str, Any]],
+        /,
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         add_generation_prompt: bool = False,

@@ -102,6 +102,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -144,7 +145,7 @@ class ChatTemplate:
         text = _render(self._compiled[chosen][0], names)
         return text if open_text is None else _cut_at_mark(text, open_text)
 
-    def render_with_spans(self, messages: Sequence[Message], **options: Any) -> tuple[str, Spans]:
+    def render_with_spans(self, messages: Sequence[Message], /, **options: Any) -> tuple[str, Spans]:
         """The prompt text and, as (start, end) in it, what stands in ``{% generation %}`` blocks."""
         spans: Spans = []
         token = generation_spans.set(([], spans))
@@ -292,12 +293,23 @@ def _sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if files:
         return {name: _read(file) for name, file in files.items()}
     given = _read_json(folder / "chat_template.json").get("chat_template") or config.get("chat_template")
-    if isinstance(given, str):
-        return {"default": given}
+    if given is None:
+        return {}
+    named = {"default": given} if isinstance(given, str) else _named_sources(given)
+    if not all(isinstance(text, str) for item in named.items() for text in item):
+        raise TemplateError(
+            f"'chat_template' beside the tokenizer in {folder} is neither a text nor a list of named ones."
+        )
+    return named
+
+
+def _named_sources(given: Any) -> dict[Any, Any]:
+    """Name -> text of an object, or of a list of {"name", "template"}; what is neither has no name."""
     if isinstance(given, Mapping):
-        return {str(name): str(text) for name, text in given.items()}
-    rows = given if isinstance(given, list) else []
-    return {str(row["name"]): str(row["template"]) for row in rows if isinstance(row, Mapping)}
+        return dict(given)
+    if isinstance(given, list) and all(isinstance(row, Mapping) for row in given):
+        return {row.get("name"): row.get("template") for row in given}
+    return {None: given}
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -305,6 +317,9 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     extra = config.get("extra_special_tokens")
     given = {**(extra if isinstance(extra, Mapping) else {}), **{name: config.get(name) for name in SPECIAL_TOKENS}}
     texts = {name: token.get("content") if isinstance(token, Mapping) else token for name, token in given.items()}
+    wrong = next((name for name in SPECIAL_TOKENS if not isinstance(texts[name], str | None)), None)
+    if wrong is not None:
+        raise TemplateError(f"{wrong!r} in tokenizer_config.json is no text: {texts[wrong]!r:.100}.")
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
