@@ -28,7 +28,7 @@ EXACT = CacheReporting()
 class SystemInUser(ChatMLTemplate):
     """A template that puts the system text into the first user message, as Gemma's does."""
 
-    def render(self, messages: Any, **options: Any) -> str:
+    def render(self, messages: Any, /, **options: Any) -> str:
         """The prompt text."""
         first, *rest = messages
         if first["role"] == "system":
@@ -40,7 +40,7 @@ class SystemInUser(ChatMLTemplate):
 class RefusesToEndInSystem(ChatMLTemplate):
     """A template that takes no prompt of fewer than two messages."""
 
-    def render(self, messages: Any, **options: Any) -> str:
+    def render(self, messages: Any, /, **options: Any) -> str:
         """The prompt text."""
         if len(messages) < 3:
             from foreword.errors import TemplateError
