@@ -18,8 +18,6 @@ from foreword.errors import ConfigError
 if TYPE_CHECKING:
     from foreword.cli.assembly import Assembly
 
-QUESTION = "What is the capital of France?"
-
 
 @settings_command("serve", short_help="Serve the gateway.")
 def command(config: Config) -> None:
@@ -124,11 +122,10 @@ def _megabytes(count: int) -> str:
 
 def example_request(config: Config, assembly: Assembly, url: str) -> str:
     """A curl command that works as it stands, but for the key where one is needed."""
-    chats = assembly.worker is not None and next(iter(assembly.registry)).template is not None
-    if chats:
-        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
-    elif assembly.worker is not None:
-        path, body = "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 16}
+    from foreword.gateway.pages import QUESTION, example_body
+
+    if assembly.worker is not None:
+        path, body = example_body(next(iter(assembly.registry)), assembly.worker.max_model_len)
     else:
         path, body = "/v1/tokenize", {"prompt": QUESTION}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if config.api_keys else ""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from html import escape
+from typing import Any
 
 from foreword import __version__
+from foreword.errors import TemplateError
 from foreword.gateway.errors import Refusal
 from foreword.gateway.exchange import Exchange
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.metrics import Metrics
 from foreword.gateway.middleware import Limit
 from foreword.gateway.routing import Route
-from foreword.gateway.tokenizers import TokenizerRegistry
+from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
 
+QUESTION = "What is the capital of France?"
+BEGINNING = "The capital of France is"
 EXPOSITION = b"text/plain; version=0.0.4; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 
@@ -64,7 +70,7 @@ class PageEndpoints:
     def _html(self, exchange: Exchange) -> str:
         host = exchange.headers.get(b"host", b"localhost").decode("latin-1")
         models = self._pool.models
-        example = _example(host, models[0], "chat") if models else self._tokenize_example(host)
+        example = self._example(host, models[0]) if models else self._tokenize_example(host)
         return _PAGE.format(
             version=escape(__version__),
             state="stopping" if self._limit.draining else "ready" if self._pool.ready else "waiting for workers",
@@ -74,18 +80,34 @@ class PageEndpoints:
             example=escape(example),
         )
 
+    def _example(self, host: str, model: str) -> str:
+        loaded = next((loaded for loaded in self._tokenizers if loaded.name == model), None)
+        path, body = example_body(loaded, self._pool.find_model(model).max_model_len)
+        return _curl(host, path, {"model": model, **body})
+
     def _tokenize_example(self, host: str) -> str:
         name = next((loaded.name for loaded in self._tokenizers), "NAME")
-        return _example(host, name, "tokenize")
+        return _curl(host, "/v1/tokenize", {"model": name, "prompt": QUESTION})
 
 
-def _example(host: str, model: str, kind: str) -> str:
-    if kind == "chat":
-        path, rest = "chat/completions", '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
-    else:
-        path, rest = "tokenize", '"prompt": "What is the capital of France?"'
-    body = f'{{"model": "{model}", {rest}}}'
-    return f"curl http://{host}/v1/{path} \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'"
+def example_body(loaded: LoadedTokenizer | None, max_model_len: int) -> tuple[str, dict[str, Any]]:
+    """Path and body, but for the model, of a request that answers alike each time and fits the context (0: unknown)."""
+    path, text = "/v1/chat/completions", ""
+    messages = [{"role": "user", "content": QUESTION}]
+    body: dict[str, Any] = {"messages": messages}
+    if loaded is not None and loaded.template is None:
+        path, body, text = "/v1/completions", {"prompt": BEGINNING}, BEGINNING
+    elif loaded is not None and loaded.template is not None:
+        with contextlib.suppress(TemplateError):
+            text = loaded.template.render(messages, add_generation_prompt=True)
+    prompt_tokens = len(loaded.tokenizer.tokenizer.encode(text)) if loaded is not None else 0
+    room = max_model_len - prompt_tokens - 1 if max_model_len else 64  # one for a token put in front
+    return path, {**body, "max_tokens": max(1, min(64, room)), "temperature": 0}
+
+
+def _curl(host: str, path: str, body: dict[str, Any]) -> str:
+    content = json.dumps(body, ensure_ascii=False).replace("'", "\\u0027")
+    return f"curl http://{host}{path} \\\n  -H 'Content-Type: application/json' \\\n  -d '{content}'"
 
 
 def _items(names: list[str]) -> str:
