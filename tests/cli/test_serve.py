@@ -30,7 +30,7 @@ def serving(*args: str) -> Iterator[tuple[str, list[str], "subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
     )
     assert process.stdout
     assert process.stderr
@@ -86,6 +86,11 @@ def test_another_tokenizer_is_loaded_on_request(tokenizer_folder: Path, tmp_path
         with caught.value as answer:
             assert answer.code in (400, 404)
             assert "nowhere" in json.load(answer)["error"]["message"]
+        for source, status in (("a" * 256, 404), ("~nobody-of-that-name/x", 404), ("o/rrr", 502)):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                post(f"{url}/v1/tokenizers", {"name": "third", "source": source})
+            with caught.value as answer:
+                assert answer.code == status, source
 
 
 @pytest.mark.material("smollm2_gguf")

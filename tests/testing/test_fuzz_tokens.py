@@ -1,15 +1,24 @@
 """The fuzzer finds what is wrong, shrinks it, and says so."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from foreword.testing import fuzz_tokens
 from foreword.testing.crafted import RECIPES, random_recipe, write
 from foreword.testing.fuzz_tokens import draw_history, fuzz, main, shrink
 from foreword.testing.reference import load_reference
 from foreword.tokens.tokenizer import CacheableTokenizer
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """The command configures the process's log."""
+    yield
+    structlog.reset_defaults()
 
 
 class ForgetfulCache:
@@ -37,9 +46,11 @@ class ForgetfulCache:
 
 
 def test_it_finds_nothing_in_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command exits 0 and says how much it compared."""
+    """The command exits 0 and says how much it compared, without lines of the library's log."""
     assert main(["--seconds", "2", "--seed", "11"]) == 0
-    assert "answers compared, no difference" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "answers compared, no difference" in printed
+    assert "tokenizer.encoder_refused" not in printed
 
 
 def test_it_finds_and_shrinks_a_wrong_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

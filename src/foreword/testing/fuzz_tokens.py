@@ -10,6 +10,7 @@ is shrunk to the shortest history that still shows it and printed as a program. 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import shutil
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from foreword import CachedTokenizer, L0Config, L1Config, load_tokenizer
 from foreword.errors import ForewordError
@@ -185,6 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seed = time.time_ns() % 2**32 if options.seed is None else options.seed
     print(f"seed {seed}", file=sys.stderr)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     os.environ["RUST_BACKTRACE"] = "0"  # tokenizers panics on some texts, which is expected and slow to explain
     rng, deadline = random.Random(seed), time.monotonic() + options.seconds
     scratch = Path(tempfile.mkdtemp(prefix="foreword-fuzz-"))
