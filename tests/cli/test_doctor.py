@@ -111,3 +111,9 @@ def test_the_text_shows_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         "No problems",
     ]
     assert "--host                            127.0.0.1    FOREWORD_HOST" in result.stdout
+
+
+def test_a_model_in_the_home_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that cannot be one is a problem like any other."""
+    found = problems_of(monkeypatch, FOREWORD_TOKENIZER_PATH="~nobody-of-that-name/x")
+    assert "There is no file, folder or model '~nobody-of-that-name/x'." in found[0]["problem"]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from foreword.errors import ModelError, ModelNotFound
+from foreword.errors import ConfigError, ModelError, ModelNotFound
 from foreword.models import resolve_model, resolve_tokenizer
+from foreword.models.store import cache_folder
 from foreword.testing.gguf_files import TINY_TOKENIZER, gguf_bytes
 
 
@@ -128,3 +129,9 @@ def test_a_text_that_can_be_no_path_is_not_found(reference: str, store: Any) -> 
         with pytest.raises(ModelNotFound) as caught:
             resolve(reference, store=store, pull=never)
         assert len(caught.value.message) < 300
+
+
+def test_a_cache_in_the_home_of_nobody() -> None:
+    """FOREWORD_CACHE=~name of no user is a mistake of the configuration."""
+    with pytest.raises(ConfigError, match="FOREWORD_CACHE"):
+        cache_folder({"FOREWORD_CACHE": "~nobody-of-that-name/x"})

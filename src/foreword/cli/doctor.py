@@ -149,9 +149,9 @@ def _check_references(config: Config) -> Iterator[Problem]:
 def _would_be_fetched(reference: str) -> bool:
     """Whether it is a name or hub id, and no path."""
     from foreword.models import CATALOGUE
-    from foreword.models.resolve import is_hub_id
+    from foreword.models.resolve import existing_path, is_hub_id
 
-    return not Path(reference).expanduser().exists() and (reference in CATALOGUE or is_hub_id(reference))
+    return existing_path(reference) is None and (reference in CATALOGUE or is_hub_id(reference))
 
 
 def _pull_nothing(name: str, _store: Any) -> Any:

@@ -64,7 +64,7 @@ def resolve_tokenizer(reference: str, *, store: ModelStore, pull: Pull) -> Path:
 
 def _locate(reference: str, store: ModelStore, pull: Pull, patterns: tuple[str, ...]) -> tuple[str, Path]:
     """The name and the folder or file of what a reference means; a path that exists comes before any name."""
-    path = _existing_path(reference)
+    path = existing_path(reference)
     if path is not None:
         return path.stem if path.suffix == ".gguf" else path.resolve().name, path
     if reference in CATALOGUE:
@@ -78,7 +78,7 @@ def _locate(reference: str, store: ModelStore, pull: Pull, patterns: tuple[str, 
     )
 
 
-def _existing_path(reference: str) -> Path | None:
+def existing_path(reference: str) -> Path | None:
     """The absolute path of what is there; None for what is not, and for a text that can be no path."""
     try:
         path = Path(reference).expanduser().absolute()

@@ -16,16 +16,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from foreword.errors import ConfigError
 from foreword.models.download import file_digest
 
 _MANIFEST = "foreword.json"
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """FOREWORD_CACHE, else the platform's cache folder: $XDG_CACHE_HOME or ~/.cache, ~/Library/Caches on macOS."""
+    """FOREWORD_CACHE, else the platform's cache folder: $XDG_CACHE_HOME or ~/.cache, ~/Library/Caches on macOS.
+
+    Raises:
+        ConfigError: FOREWORD_CACHE names the home of no user.
+    """
     environ = os.environ if environ is None else environ
     if named := environ.get("FOREWORD_CACHE"):
-        return Path(named).expanduser()
+        try:
+            return Path(named).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(f"FOREWORD_CACHE: {named[:200]!r} is the home of no user here.") from error
     if (xdg := environ.get("XDG_CACHE_HOME")) and Path(xdg).is_absolute():
         return Path(xdg) / "foreword"
     home = Path(environ.get("HOME") or Path.home())
