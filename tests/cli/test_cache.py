@@ -13,12 +13,14 @@ import structlog
 from click.testing import CliRunner
 
 from foreword.cli import main
+from foreword.gateway import logs
 from foreword.testing.server import MODEL, Running, serve
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server runs in the command's process here: its log is not the command's output."""
+    monkeypatch.setattr(logs, "_direct", None)  # an earlier test may have sent request lines straight to stderr
     with structlog.testing.capture_logs():
         yield
 
