@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from foreword.gateway.authentication import ApiKeys
-from foreword.gateway.errors import Interrupted, Refusal, api_error, retry_after
+from foreword.gateway.errors import Refusal, api_error, retry_after
 from foreword.gateway.exchange import JSON, Exchange, Handler
 from foreword.gateway.inflight import InFlight, Turns
 from foreword.gateway.logs import RequestLog
@@ -216,11 +216,6 @@ class Limit:
         exchange.unread = True
         message = f"The body is over the limit of {self._max_body} bytes."
         return Refusal(message, status=413, code="body_too_large", headers=((b"connection", b"close"),))
-
-    @staticmethod
-    def interruption() -> Interrupted:
-        """What requests still in work at the end of the drain are told."""
-        return Interrupted("The server stopped before this request was done.", status=503, code="draining")
 
 
 def is_json(headers: Mapping[bytes, bytes]) -> bool:

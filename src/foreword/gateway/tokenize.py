@@ -14,6 +14,7 @@ from foreword.gateway.exchange import Exchange
 from foreword.gateway.ids_json import ids_to_json
 from foreword.gateway.protocol.tokenize import AddTokenizerRequest, DetokenizeRequest, TokenizeRequest
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry
+from foreword.tokens.exact_cache import utf8_length
 from foreword.tokens.token_cache import Encoded
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
@@ -114,8 +115,3 @@ def _json_of(encoded: Encoded, loaded: LoadedTokenizer) -> bytes:
         array = ids_to_json(encoded.ids)
         loaded.tokenizer.keep_rendered(encoded, array)
     return array
-
-
-def utf8_length(text: str) -> int:
-    """Bytes of a text in UTF-8, without making them when it is ASCII."""
-    return len(text) if text.isascii() else len(text.encode())
