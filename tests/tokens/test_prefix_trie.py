@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from foreword.tokens.boundaries import Cuts
-from foreword.tokens.prefix_trie import L1Config, PrefixTrie
+from foreword.tokens.prefix_trie import L1Config, Match, PrefixTrie
 from foreword.tokens.tokenizer import TokenIds
 
 CONTEXT = (None, "")
@@ -15,13 +15,34 @@ def _ids(text: str) -> bytes:
     return TokenIds.of(map(ord, text)).buffer
 
 
-def _store(trie: PrefixTrie, text: str, context: tuple[None, str] = CONTEXT) -> None:
+def _cuts(text: str, start: int = 0, *, counted: bool = True) -> Cuts:
     cuts = Cuts()
-    for at, character in enumerate(text, 1):
+    for at, character in enumerate(text[start:], start + 1):
         if character == "|":
-            cuts.packed.extend((at, 1, ord("|"), at))
-    trie.store(context, text, _ids(text), cuts, trie.match(context, text))
+            cuts.packed.extend((at, 1, ord("|"), at if counted else 0))
+    return cuts
+
+
+def _store(trie: PrefixTrie, text: str, context: tuple[None, str] = CONTEXT, *, cuts: Cuts | None = None) -> None:
+    trie.store(context, text, _ids(text), _cuts(text) if cuts is None else cuts, trie.match(context, text))
     trie.check_integrity()
+
+
+def _set_aside(trie: PrefixTrie, text: str) -> Match:
+    match = trie.match(CONTEXT, text)
+    start = match.cut.end
+    assert trie.set_aside(match, text, _ids(text[start:]), _cuts(text, start, counted=False)) or match.node is None
+    trie.check_integrity()
+    return match
+
+
+def _admit(trie: PrefixTrie, text: str) -> bool:
+    match = trie.match(CONTEXT, text)
+    tail = trie.waiting(match, text, _cuts(text, match.cut.end))
+    if tail is not None:
+        trie.admit(CONTEXT, text, match, tail)
+        trie.check_integrity()
+    return tail is not None
 
 
 def _matched(trie: PrefixTrie, text: str, context: tuple[None, str] = CONTEXT) -> str:
@@ -105,6 +126,31 @@ def test_tenants_share_nothing_and_a_flood_stays_in_its_quota() -> None:
     assert _matched(trie, "mine|x", (None, "b")) == ""
 
 
+def test_a_tail_is_found_once_a_second_text_begins_like_it() -> None:
+    """A short stretch costs no branch until it is asked for again."""
+    trie = PrefixTrie(L1Config())
+    _store(trie, "s|")
+    _set_aside(trie, "s|one|two|three")
+    assert _matched(trie, "s|one|two|") == "s|"
+    assert not _admit(trie, "s|other|")
+    assert _admit(trie, "s|one|2|")
+    assert _matched(trie, "s|one|two|") == "s|one|two|"
+
+
+def test_a_tail_that_parts_from_the_text_that_admits_it_goes_where_its_own_text_goes() -> None:
+    """The second text shares the tail's first stretch; behind it the tail follows nodes which that text does not."""
+    trie = PrefixTrie(L1Config())
+    _store(trie, "s|a|")
+    _store(trie, "s|b|")
+    _set_aside(trie, "s|k|xyz|wA|")
+    _store(trie, "s|k|xyz|", cuts=_cuts("s|k|xyz|").part(2))
+    _store(trie, "s|k|xyz|wA|", cuts=_cuts("s|k|xyz|wA|").part(3))
+    _store(trie, "s|k|xyz|wB|")
+    assert _admit(trie, "s|k|q|")
+    assert _matched(trie, "s|k|xyz|wA|") == "s|k|xyz|wA|"
+    assert _matched(trie, "s|k|xyz|wB|") == "s|k|xyz|wB|"
+
+
 class PrefixTrieMachine(RuleBasedStateMachine):
     """Random texts over a small alphabet, in a budget that evicts: every answer is a right one."""
 
@@ -118,13 +164,28 @@ class PrefixTrieMachine(RuleBasedStateMachine):
         keep=st.integers(0, 400),
         tail=st.text("ab|", max_size=12),
         times=st.sampled_from([1, 1, 1, 40]),
+        dropped=st.sampled_from([0, 0, 0, 1, 2]),
     )
-    def use(self, base: int, keep: int, tail: str, times: int) -> None:
-        """Look a text up that begins like an earlier one, and store it."""
+    def use(self, base: int, keep: int, tail: str, times: int, dropped: int) -> None:
+        """Look a text up that begins like an earlier one, and store it, perhaps without its first new cuts."""
+        text = self._write(base, keep, tail, times)
+        known = _matched(self.trie, text)
+        assert text.startswith(known)
+        _store(self.trie, text, cuts=_cuts(text).part(known.count("|") + dropped))
+
+    @rule(base=st.integers(0, 1000), keep=st.integers(0, 40), tail=st.text("ab|", max_size=12))
+    def set_aside(self, base: int, keep: int, tail: str) -> None:
+        """Keep what is new of a text as a tail, after letting in the one that it begins with."""
+        text = self._write(base, keep, tail, 1)
+        while _admit(self.trie, text):
+            pass
+        if "|" in text[len(_matched(self.trie, text)) :]:
+            _set_aside(self.trie, text)
+
+    def _write(self, base: int, keep: int, tail: str, times: int) -> str:
         text = self.texts[base % len(self.texts)][:keep] + tail * times
         self.texts.append(text)
-        assert text.startswith(_matched(self.trie, text))
-        _store(self.trie, text)
+        return text
 
     @rule()
     def clear(self) -> None:

@@ -165,8 +165,8 @@ class PrefixTrie:
         if tail.node.tails.get(tail.key) is tail:
             counted = tail.counted()
             self._drop(tail)
-            beginning = text[: match.cut.end] + tail.key + tail.text
-            self.store(context, beginning, b"".join((*match.chunks, tail.ids)), counted, match)
+            beginning = text[: match.cut.end] + tail.key + tail.text  # the match is the text's: this may go its own way
+            self.store(context, beginning, b"".join((*match.chunks, tail.ids)), counted)
         return self.match(context, text)
 
     def clear(self) -> None:
