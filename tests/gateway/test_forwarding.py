@@ -5,12 +5,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from aiohttp import web
 
+from foreword.core.events import BlockStored
+from foreword.errors import ConfigError
+from foreword.gateway.body_salt import worker_salt
 from foreword.testing.server import Running, serve
 
 CHAT = "/v1/chat/completions"
@@ -211,6 +215,80 @@ def test_metrics_name_every_worker(up: Upstream, gateway: Running) -> None:
     text = httpx.get(gateway.url + "/metrics").text
     assert f'foreword_worker_healthy{{model="up",worker="{up.url}"}} 1.0' in text
     assert "foreword_worker_retries_total 0.0" in text
+
+
+KEYS = "acme key-a\nacme key-a2\nglobex key-g admin\n"
+
+
+def salt_of(up: Upstream) -> str:
+    """The salt of the last body that arrived."""
+    salt: str = json.loads(up.bodies[-1])["cache_salt"]
+    return salt
+
+
+def test_organisations_never_share_a_workers_cache(up: Upstream, tmp_path: Path) -> None:
+    """Each organisation's bodies carry a salt of its own, one for all its keys and gateways, and are untouched beside it."""
+    keys = tmp_path / "keys"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    salts: dict[str, set[str]] = {}
+    for _ in range(2):  # another gateway, or the same after a restart
+        with serve(worker_urls=(up.url,), api_keys=keys) as running:
+            for key in ("key-a", "key-a2", "key-g"):
+                for own in ({}, {"cache_salt": "mine"}, {"cache_salt": None}):
+                    sent = body(**own, more=[1])
+                    assert post(running, sent, authorization=f"Bearer {key}").status_code == 200
+                    salt = salt_of(up)
+                    assert json.loads(up.bodies[-1]) == {**json.loads(sent), "cache_salt": salt}
+                    salts.setdefault(f"{key} {own.get('cache_salt')}", set()).add(salt)
+                    assert not {"acme", "globex", key} & set(up.bodies[-1].decode().split('"'))
+    assert {len(found) for found in salts.values()} == {1}
+    assert salts["key-a None"] == salts["key-a2 None"]
+    assert salts["key-a mine"] == salts["key-a2 mine"]
+    assert len({*salts["key-a None"], *salts["key-a mine"], *salts["key-g None"], *salts["key-g mine"]}) == 4
+
+
+def test_a_client_cannot_choose_another_organisations_salt(up: Upstream, tmp_path: Path) -> None:
+    """Named twice, or by escapes, or with the very salt of another: what arrives is the organisation's own."""
+    keys = tmp_path / "keys"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    stolen = worker_salt("globex", None)
+    with serve(worker_urls=(up.url,), api_keys=keys) as running:
+        for name in ("cache_salt", "cache\\u005fsalt"):
+            sent = b'{"cache_salt":"%b","model":"up","messages":[],"%b" : "%b"}' % (
+                stolen.encode(), name.encode(), stolen.encode(),
+            )  # fmt: skip
+            assert post(running, sent, authorization="Bearer key-a").status_code == 200
+            assert stolen.encode() not in up.bodies[-1]
+            assert salt_of(up) == worker_salt("acme", stolen)
+
+
+def test_predictions_go_by_the_salt_that_was_sent(up: Upstream, tmp_path: Path) -> None:
+    """What a worker stored for one organisation is foretold to that organisation alone."""
+    keys = tmp_path / "keys"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    prompt = list(range(40))
+    with serve(worker_urls=(up.url,), api_keys=keys) as running:
+        sink = running.gateway.pool.view.follow(up.url)
+        sink.apply(BlockStored([1, 2], None, prompt[:32], 16, None, [(worker_salt("acme", None),), None]))
+        sent = json.dumps({"model": "up", "prompt": prompt}).encode()
+        for key, predicted in (("key-g", 0), ("key-a", 32)):
+            assert post(running, sent, "/v1/completions", authorization=f"Bearer {key}").status_code == 200
+            assert running.gateway.pool.statistics()[1].predicted_tokens == predicted
+
+
+def test_grpc_workers_are_refused_where_there_are_organisations(tmp_path: Path) -> None:
+    """There is no salt over gRPC: the server does not start, and says why and what would do."""
+    keys = tmp_path / "keys"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    with (
+        pytest.raises(ConfigError, match="gRPC carries no cache salt"),
+        serve(worker_urls=("grpc://127.0.0.1:1",), api_keys=keys),
+    ):
+        pass
 
 
 def worker_of(running: Running, name: str) -> dict[str, Any]:

@@ -221,7 +221,8 @@ def _client_maker(config: Config, tokenizers: TokenizerRegistry) -> Callable[[st
     source = config.model_path or config.tokenizer_path
     eos_token_ids = read_eos_token_ids(Path(source)) if source else ()
     model = next((loaded.name for loaded in tokenizers), "")
-    return partial(make_client, model=model, eos_token_ids=eos_token_ids)
+    has_organisations = config.api_keys is not None
+    return partial(make_client, model=model, eos_token_ids=eos_token_ids, has_organisations=has_organisations)
 
 
 def _discovery(config: Config, fleet: Fleet, make: Callable[[str], Client]) -> Discovery | None:

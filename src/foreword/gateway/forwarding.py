@@ -1,4 +1,7 @@
-"""Requests for models behind HTTP workers: passed on byte for byte, with no more read of them than routing needs."""
+"""Requests for models behind HTTP workers: passed on byte for byte, with no more read of them than routing needs.
+
+The one exception keeps organisations apart: their requests carry a cache salt of ours, spliced into the body.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import msgspec
 
 from foreword.gateway import sse
 from foreword.gateway.assignment import Assignment
+from foreword.gateway.body_salt import set_cache_salt, worker_salt
 from foreword.gateway.errors import Interrupted
 from foreword.gateway.exchange import Exchange, Handler
 from foreword.gateway.fleet import Fleet
@@ -27,14 +31,22 @@ class _Peek(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
-    cache_salt: str | None = None
+    cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     prompt_cache_key: str | None = None
 
-    def routing_prompt(self) -> Prompt:
+    def routing_prompt(self, cache_salt: str | None) -> Prompt:
         """The prompt as routing sees it: its ids where the client sent ids, else its text."""
         parts = (self.tools, self.system, self.instructions, self.messages, self.input, self.prompt)
         ids = _token_ids(bytes(self.prompt))
-        return Prompt(ids, b"".join(map(bytes, parts)), self.cache_salt, self.prompt_cache_key)
+        return Prompt(ids, b"".join(map(bytes, parts)), cache_salt, self.prompt_cache_key)
+
+    def salted(self, organisation: str, body: bytes) -> tuple[str | None, bytes]:
+        """The salt that the worker goes by, and the body that says so: an organisation's is never the client's own."""
+        own = self.cache_salt or None
+        if not organisation:
+            return own, body
+        salt = worker_salt(organisation, own)
+        return salt, set_cache_salt(body, salt, present=self.cache_salt is not msgspec.UNSET)
 
 
 _PEEK = msgspec.json.Decoder(_Peek)
@@ -81,13 +93,14 @@ class Forwarding:
         return peek if peek.model in self._fleet.models and self._fleet.forwards(peek.model) else None
 
     async def _forward(self, exchange: Exchange, peek: _Peek) -> None:
+        salt, body = peek.salted(exchange.organisation, exchange.body)
         assignment, response = await self._fleet.forward(
             peek.model,
-            peek.routing_prompt(),
+            peek.routing_prompt(salt),
             method=exchange.method,
             path=exchange.target,
             headers=exchange.scope["headers"],
-            body=exchange.body,
+            body=body,
         )
         exchange.log.update(event="llm.request", model=peek.model, worker=assignment.name)
         try:

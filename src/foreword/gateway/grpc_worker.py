@@ -1,6 +1,7 @@
 """Workers that speak gRPC: token ids in, token deltas out, with their tokenizer, load and KV events.
 
-There is no field for a cache salt, so requests with one are refused here rather than mixed with others.
+Neither protocol has a field for a request's cache salt (smg-grpc-proto 0.4.28 names one in KV events alone), so requests
+with one are refused here rather than mixed with others, and organisations are refused when the worker is configured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenAI-compatible servers: requests and answers pass through byte for byte.
 
-No text is tokenised here and no body rewritten. The client's own headers go on, but for those of the connection and the
-client's key, in whose place the worker's key is sent.
+No text is tokenised here and no body rewritten; what must differ for the worker was spliced in before. The client's own
+headers go on, but for those of the connection and the client's key, in whose place the worker's key is sent.
 """
 
 from __future__ import annotations

@@ -15,12 +15,21 @@ from foreword.gateway.worker_url import WorkerConnection, parse_worker_url
 from foreword.gateway.zmq_worker import ZmqWorker
 
 
-def make_client(url: str, *, model: str = "", eos_token_ids: Sequence[int] = ()) -> Client:
-    """The client for a worker's URL; raises ConfigError for a URL that is none, or a transport that is not installed.
+def make_client(
+    url: str, *, model: str = "", eos_token_ids: Sequence[int] = (), has_organisations: bool = False
+) -> Client:
+    """The client for a worker's URL; raises ConfigError for a URL that is none, or a transport that will not do.
 
-    ``model`` and ``eos_token_ids`` are those of the model here, for workers that cannot say theirs (ZMQ).
+    ``model`` and ``eos_token_ids`` are those of the model here, for workers that cannot say theirs (ZMQ). Where requests
+    belong to organisations, a transport must carry a cache salt, and gRPC has no field for one in any protocol so far.
     """
     connection = parse_worker_url(url)
+    if has_organisations and connection.transport == "grpc":
+        raise ConfigError(
+            f"The worker {connection.name} cannot keep organisations' prefix caches apart: gRPC carries no cache salt.",
+            hint="Use http:// or zmq+ipc:// workers with --api-keys, or serve gRPC workers without it.",
+            url=connection.name,
+        )
     if connection.transport == "http":
         return HttpWorker(connection)
     if connection.transport == "zmq":
