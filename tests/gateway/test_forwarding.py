@@ -15,10 +15,11 @@ from aiohttp import web
 from foreword.core.events import BlockStored
 from foreword.errors import ConfigError
 from foreword.gateway.body_salt import worker_salt
+from foreword.testing.chat import ByteTokenizer, ChatMLTemplate
 from foreword.testing.server import Running, serve
 
 CHAT = "/v1/chat/completions"
-USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
+USAGE = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
 class Upstream:
@@ -75,7 +76,7 @@ def upstream() -> Iterator[Upstream]:
         app = web.Application()
         app.router.add_get("/v1/models", made.models)
         app.router.add_get("/health", made.health)
-        for path in (CHAT, "/v1/completions", "/v1/responses"):
+        for path in (CHAT, "/v1/completions", "/v1/responses", "/v1/messages"):
             app.router.add_post(path, made.chat)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -124,7 +125,7 @@ def post(running: Running, data: bytes, path: str = CHAT, **headers: str) -> htt
     )
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_bodies_and_answers_pass_byte_for_byte(up: Upstream, gateway: Running, path: str) -> None:
     """The worker reads what the client wrote, and the client what the worker answered, with fields nobody here knows."""
     sent = body(own_field={"a": [1, None]})
@@ -157,6 +158,15 @@ def test_a_stream_that_breaks_ends_in_an_error_event(gateway: Running) -> None:
     first, *_, error, done = response.text.strip().split("\n\n")
     assert (first, done) == ('data: {"n": 1}', "data: [DONE]")
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "worker_error"
+
+
+def test_a_stream_breaks_in_the_words_of_its_api(gateway: Running) -> None:
+    """Anthropic's and OpenAI's SDKs each raise the last event as an error."""
+    for path, last in (("/v1/messages", "event: error"), ("/v1/responses", "event: error")):
+        event, data = post(gateway, body(stream=True, x="break"), path).text.strip().split("\n\n")[-1].split("\n")
+        told = json.loads(data.removeprefix("data: "))
+        assert (event, told["type"]) == (last, "error")
+        assert "broke off" in (told["error"]["message"] if path == "/v1/messages" else told["message"])
 
 
 def test_a_client_error_is_the_workers_own(up: Upstream, gateway: Running) -> None:
@@ -277,6 +287,51 @@ def test_predictions_go_by_the_salt_that_was_sent(up: Upstream, tmp_path: Path) 
         for key, predicted in (("key-g", 0), ("key-a", 32)):
             assert post(running, sent, "/v1/completions", authorization=f"Bearer {key}").status_code == 200
             assert running.gateway.pool.statistics()[1].predicted_tokens == predicted
+
+
+def conversation(*said: str, system: str = "Be kind.") -> bytes:
+    """A chat body of one user turn after the other."""
+    messages = [{"role": "system", "content": system}, *({"role": "user", "content": text} for text in said)]
+    return json.dumps({"model": "up", "messages": messages}).encode()
+
+
+def test_with_the_workers_tokenizer_chat_is_foretold_exactly(up: Upstream) -> None:
+    """The ids that the worker will make are made here: what its events say of them is the prediction, in the metric too."""
+    sent = conversation("What is the capital of France?")
+    with serve(worker_urls=(up.url,), tokenizer_path="the-workers-own") as running:
+        post(running, sent)
+        assert worker_of(running, up.url)["guessed_reported_tokens"] == 4  # no events yet: no more than a guess
+        prompt = ChatMLTemplate().render(json.loads(sent)["messages"], add_generation_prompt=True)
+        ids = list(ByteTokenizer("up").encode(prompt))
+        running.gateway.pool.view.follow(up.url).apply(BlockStored([1], None, ids[:4], 4))
+        post(running, sent)
+        worker = worker_of(running, up.url)
+        assert [worker[name] for name in ("predicted_tokens", "reported_tokens", "mispredicted")] == [4, 4, 0]
+        text = httpx.get(running.url + "/metrics").text
+        for basis in ("exact", "approximate"):
+            assert f'prefix_cache_reported_tokens_total{{basis="{basis}",worker="{up.url}"}} 4.0' in text
+        assert f'foreword_prefix_cache_queries_total{{worker="{up.url}"}} 18.0' in text
+    assert up.bodies == [sent, sent]
+
+
+def test_forwarded_requests_are_judged_like_others(up: Upstream) -> None:
+    """Verdict in headers and at /v1/seams, fingerprints by window: all of what the worker's tokenizer makes of them."""
+    with serve(worker_urls=(up.url,), tokenizer_path="the-workers-own", seam_headers=True) as running:
+        post(running, conversation("one", "two", system="It is 10:00:01. Be kind."))
+        answer = post(running, conversation("one", "two", "three", system="It is 10:00:02. Be kind."))
+        rows = httpx.get(running.url + "/v1/seams").json()["data"]
+        lanes = httpx.get(running.url + "/v1/fingerprints").json()["data"]
+    assert answer.headers["x-foreword-cause"] == rows[1]["code"] != ""
+    assert int(answer.headers["x-foreword-seam"]) == rows[1]["seam"] > 0
+    assert [lane["lane"] for lane in lanes] == ["up"]
+
+
+def test_what_cannot_be_read_here_is_the_workers_business(up: Upstream) -> None:
+    """A request that this gateway could not answer itself passes all the same, untouched."""
+    with serve(worker_urls=(up.url,), tokenizer_path="the-workers-own") as running:
+        for fields in ({"tool_choice": "required"}, {"messages": [{"role": "user", "content": [{"type": "odd"}]}]}):
+            assert post(running, body(**fields)).status_code == 200
+    assert len(up.bodies) == 2
 
 
 def test_grpc_workers_are_refused_where_there_are_organisations(tmp_path: Path) -> None:

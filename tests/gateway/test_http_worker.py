@@ -9,7 +9,7 @@ from aiohttp import web
 
 from foreword.errors import WorkerError, WorkerUnavailable
 from foreword.gateway.http_worker import HttpWorker, read_load
-from foreword.gateway.usage_sniffer import UsageSniffer
+from foreword.gateway.usage_sniffer import TokenCounts, UsageSniffer
 from foreword.gateway.worker_url import WorkerConnection, parse_worker_url
 from foreword.generation import WorkerStatistics
 
@@ -189,25 +189,40 @@ def test_load_of_sglang() -> None:
 
 
 @pytest.mark.parametrize(
-    "chunks, cached",
+    "chunks, counts",
     [
-        ([b'{"usage": {"prompt_tokens_details": {"cached_tokens": 48}}}'], 48),
+        (
+            [b'{"usage": {"prompt_tokens":50,"completion_tokens":3,"prompt_tokens_details": {"cached_tokens": 48}}}'],
+            TokenCounts(50, 48, 3),
+        ),
         (
             [
                 b'data: {"usage":null}\n\n',
-                b'data: {"usage":{"prompt_tokens_details":{"cached_',
+                b'data: {"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_',
                 b'tokens":7}}}\n\ndata: [DONE]',
             ],
-            7,
+            TokenCounts(9, 7, None),
         ),
-        ([b'{"cache_read_input_tokens":128}'], 128),
-        ([b'"cached_tokens":1' + b"x" * 9000], None),
-        ([], None),
+        (
+            [b'{"usage":{"input_tokens":20,"input_tokens_details":{"cached_tokens":16},"output_tokens":2}}'],
+            TokenCounts(20, 16, 2),
+        ),
+        (
+            [
+                b'{"message":{"usage":{"input_tokens":4,"cache_read_input_tokens":128,"cache_creation_input_tokens":2}}}',
+                b"x" * 9000,
+                b'{"usage":{"output_tokens":5}}',
+            ],
+            TokenCounts(134, 128, 5),
+        ),
+        ([rb'{"text":"\"cached_tokens\": 9"}', b'{"usage":{"prompt_tokens":3}}'], TokenCounts(3, None, None)),
+        ([b"x" * 5000, b'"cached_tokens":1' + b"x" * 9000], TokenCounts()),
+        ([], TokenCounts()),
     ],
 )
-def test_cached_tokens_are_read_off_the_end(chunks: list[bytes], cached: int | None) -> None:
-    """Streamed or not, OpenAI's or Anthropic's, however it was cut."""
+def test_counts_are_read_off_both_ends(chunks: list[bytes], counts: TokenCounts) -> None:
+    """Streamed or not, OpenAI's or Anthropic's, however it was cut; the model's own words are no counts."""
     sniffer = UsageSniffer()
     for chunk in chunks:
         sniffer.push(chunk)
-    assert sniffer.cached_tokens() == cached
+    assert sniffer.counts() == counts

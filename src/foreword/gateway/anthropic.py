@@ -71,7 +71,19 @@ class MessagesEndpoints:
         _check(request)
         marks = find_marks(request)
         variables = _variables(request)
-        prompt = await prepare_chat(
+        prompt = await self._render(exchange, request, variables)
+        block_size = block_size_of(self._serving.pool.find_model(request.model))
+        tenant = exchange.organisation
+        places = await locate(marks, request, prompt, variables=variables, block_size=block_size, tenant=tenant)
+        return MarkedPrompt(prompt, marks, places)
+
+    async def read_prompt(self, exchange: Exchange) -> Sequence[int]:
+        """The ids of a request that is answered elsewhere; its prefix is noted as that of every other."""
+        request = exchange.decode(self._decoder)
+        return (await self._render(exchange, request, _variables(request))).ids
+
+    async def _render(self, exchange: Exchange, request: CountRequest, variables: Json) -> ChatPrompt:
+        return await prepare_chat(
             self._serving,
             exchange,
             request.model,
@@ -79,10 +91,6 @@ class MessagesEndpoints:
             tools=_chosen_tools(request),
             variables=variables,
         )
-        block_size = block_size_of(self._serving.pool.find_model(request.model))
-        tenant = exchange.organisation
-        places = await locate(marks, request, prompt, variables=variables, block_size=block_size, tenant=tenant)
-        return MarkedPrompt(prompt, marks, places)
 
     def _start(self, exchange: Exchange, request: MessagesRequest, marked: MarkedPrompt) -> Generation:
         prompt = marked.prompt

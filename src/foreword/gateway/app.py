@@ -29,11 +29,13 @@ from foreword.gateway.immediate import Immediate
 from foreword.gateway.inflight import InFlight
 from foreword.gateway.kv_follow import follow
 from foreword.gateway.member import Client
+from foreword.gateway.message_events import broken as messages_broken
 from foreword.gateway.metrics import Metrics, Sample
 from foreword.gateway.middleware import Authenticate, Dispatch, Limit, Observe
 from foreword.gateway.pages import PageEndpoints
 from foreword.gateway.policies import make_policy
 from foreword.gateway.prefix_cache import PrefixCacheEndpoints
+from foreword.gateway.response_events import broken as responses_broken
 from foreword.gateway.responses import ResponsesEndpoint
 from foreword.gateway.routing import Route, Router
 from foreword.gateway.seams import SeamEndpoints
@@ -103,17 +105,21 @@ class Gateway:
         )
         tokenize = self._tokenize
         workers = WorkerEndpoints(self.pool, self._make_client)
-        forwarding = partial(Forwarding, self.pool, self.in_flight)
         seams = SeamEndpoints(self._seams, self._ledger)
+        chat, completions, responses = ChatEndpoint(serving), CompletionsEndpoint(serving), ResponsesEndpoint(serving)
         messages = MessagesEndpoints(serving)
+        answer_chat = Forwarding(serving, chat, chat.read_prompt)
+        complete = Forwarding(serving, completions, completions.read_prompt)
+        respond = Forwarding(serving, responses, responses.read_prompt, responses_broken)
+        answer_messages = Forwarding(serving, messages.answer, messages.read_prompt, messages_broken)
         prefix_cache = PrefixCacheEndpoints(self.pool, self.tokenizers)
         pages = PageEndpoints(self.tokenizers, self.pool, self.metrics, self.limit)
         pages.routes = (
             Route("GET", "/", pages.page, "What runs here.", "open"),
-            Route("POST", "/v1/chat/completions", forwarding(ChatEndpoint(serving)), "Answer a conversation."),
-            Route("POST", "/v1/completions", forwarding(CompletionsEndpoint(serving)), "Go on from a text or ids."),
-            Route("POST", "/v1/responses", forwarding(ResponsesEndpoint(serving)), "Respond to input items."),
-            Route("POST", "/v1/messages", forwarding(messages.answer), "Answer messages.", error_body=anthropic_body),
+            Route("POST", "/v1/chat/completions", answer_chat, "Answer a conversation."),
+            Route("POST", "/v1/completions", complete, "Go on from a text or ids."),
+            Route("POST", "/v1/responses", respond, "Respond to input items."),
+            Route("POST", "/v1/messages", answer_messages, "Answer messages.", error_body=anthropic_body),
             Route("POST", "/v1/messages/count_tokens", messages.count, "Count a prompt.", error_body=anthropic_body),
             Route("GET", "/v1/prefix_cache", prefix_cache.show, "Look into the prefix caches.", "admin"),
             Route("POST", "/v1/prefix_cache/reset", prefix_cache.reset, "Empty the prefix caches.", "admin"),

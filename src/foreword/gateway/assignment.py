@@ -11,7 +11,7 @@ from foreword.errors import WorkerError
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.member import Member
 from foreword.gateway.prefix_view import PrefixView
-from foreword.gateway.usage_sniffer import UsageSniffer
+from foreword.gateway.usage_sniffer import NO_COUNTS, TokenCounts, UsageSniffer
 
 
 @dataclass(slots=True)
@@ -21,8 +21,9 @@ class Assignment:
     Attributes:
         keys: the prompt's blocks, as the prefix view names them.
         uncached_tokens: what the worker is expected to prefill.
-        predicted_cached_tokens: what the worker's events say it holds; None where it sends none.
-        reported_cached_tokens: what the worker said it had; None until it did.
+        expected_cached_tokens: what routing went by.
+        predicted_cached_tokens: what the worker's events say it holds of the prompt's ids; None where either is not known.
+        counts: what the worker of an HTTP answer said of it at its end.
         begun: whether the first output came.
     """
 
@@ -30,8 +31,9 @@ class Assignment:
     view: PrefixView
     keys: Sequence[bytes]
     uncached_tokens: int
+    expected_cached_tokens: int
     predicted_cached_tokens: int | None
-    reported_cached_tokens: int | None = None
+    counts: TokenCounts = NO_COUNTS
     begun: bool = False
 
     @property
@@ -48,10 +50,11 @@ class Assignment:
             self.note_cached(cached_tokens)
 
     def note_cached(self, cached_tokens: int) -> None:
-        """Compare what the worker says it had cached with what was predicted."""
-        self.reported_cached_tokens = cached_tokens
-        if self.predicted_cached_tokens is not None:
-            self.member.compare(self.predicted_cached_tokens, cached_tokens)
+        """Compare what the worker says it had cached with what was predicted, or else with what was guessed."""
+        if self.predicted_cached_tokens is None:
+            self.member.guesses.compare(self.expected_cached_tokens, cached_tokens)
+        else:
+            self.member.predictions.compare(self.predicted_cached_tokens, cached_tokens)
 
 
 class Relay:
@@ -85,11 +88,11 @@ class Relay:
         return chunk
 
     def _finish(self) -> None:
-        reported = self._sniffer.cached_tokens()
+        counts = self._assignment.counts = self._sniffer.counts()
         if self.status < 500:
             self._assignment.member.succeed()
-        if reported is not None:
-            self._assignment.note_cached(reported)
+        if counts.cached is not None:
+            self._assignment.note_cached(counts.cached)
         self.close()
 
     def close(self) -> None:

@@ -105,19 +105,26 @@ class ChatEndpoint:
         """Answer one request."""
         request = exchange.decode(_DECODER)
         _check(request)
-        tools = chosen_tools(request.tools, request.tool_choice)
-        variables = dict(request.chat_template_kwargs or {})
-        if request.reasoning_effort is not None:
-            variables["reasoning_effort"] = request.reasoning_effort
-        prompt = await prepare_chat(
-            self._serving, exchange, request.model, messages=request.messages, tools=tools, variables=variables
-        )
+        prompt = await self._prepare(exchange, request)
         generations = self._start(exchange, request, prompt)
         answer = _ChatAnswer(exchange, request, prompt, generations)
         async with aclosing(self._serving.deltas(exchange, generations)) as deltas:
             async for index, delta in deltas:
                 await answer.push(index, delta)
         await answer.finish()
+
+    async def read_prompt(self, exchange: Exchange) -> Sequence[int]:
+        """The ids of a request that is answered elsewhere; its prefix is noted as that of every other."""
+        return (await self._prepare(exchange, exchange.decode(_DECODER))).ids
+
+    async def _prepare(self, exchange: Exchange, request: ChatRequest) -> ChatPrompt:
+        tools = chosen_tools(request.tools, request.tool_choice)
+        variables = dict(request.chat_template_kwargs or {})
+        if request.reasoning_effort is not None:
+            variables["reasoning_effort"] = request.reasoning_effort
+        return await prepare_chat(
+            self._serving, exchange, request.model, messages=request.messages, tools=tools, variables=variables
+        )
 
     def _start(self, exchange: Exchange, request: ChatRequest, prompt: ChatPrompt) -> list[Generation]:
         keeps_special = prompt.tool_format is not None and prompt.tool_format.special

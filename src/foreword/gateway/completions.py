@@ -50,6 +50,12 @@ class CompletionsEndpoint:
                 await answer.push(index, delta)
         await answer.finish()
 
+    async def read_prompt(self, exchange: Exchange) -> Sequence[int] | None:
+        """The ids of a request that is answered elsewhere; None when it has several prompts."""
+        request = exchange.decode(_DECODER)
+        prompts = await self._prompts(exchange, request, self._serving.find(request.model))
+        return prompts[0] if len(prompts) == 1 else None
+
     async def _prompts(
         self, exchange: Exchange, request: CompletionRequest, loaded: LoadedTokenizer
     ) -> list[Sequence[int]]:

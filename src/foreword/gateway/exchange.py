@@ -147,7 +147,7 @@ class Exchange:
         """Send the head of an answer that is passed on; a break is told by ``error_event``, or by a cut connection."""
         self.status = status
         self.error_event = error_event
-        head = [*headers, (b"x-request-id", self.request_id.encode())]
+        head = [*headers, (b"x-request-id", self.request_id.encode()), *self.remarks]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
 
     async def send_event(self, data: bytes) -> None:

@@ -276,9 +276,8 @@ class Fleet:
         member = fit[chosen]
         exact = prompt.token_ids is not None and self.view.is_exact(member.name)
         predicted = lookup.predicted.get(member.name, 0) if exact else None
-        return Assignment(
-            member, self.view, lookup.keys, prompt.num_tokens - candidates[chosen].cached_tokens, predicted
-        )
+        cached = candidates[chosen].cached_tokens
+        return Assignment(member, self.view, lookup.keys, prompt.num_tokens - cached, cached, predicted)
 
     @contextlib.contextmanager
     def _in_flight(self, assignment: Assignment) -> Iterator[None]:
@@ -352,8 +351,10 @@ class Fleet:
             yield "worker_requests_waiting", (member.name,), member.worker.waiting
             yield "worker_requests_in_flight", (member.name,), member.requests
             yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
-            yield "prefix_cache_predicted_tokens", (member.name,), member.predicted_tokens
-            yield "prefix_cache_reported_tokens", (member.name,), member.reported_tokens
+            yield "prefix_cache_predicted_tokens", (member.name, "exact"), member.predicted_tokens
+            yield "prefix_cache_reported_tokens", (member.name, "exact"), member.reported_tokens
+            yield "prefix_cache_predicted_tokens", (member.name, "approximate"), member.guessed_tokens
+            yield "prefix_cache_reported_tokens", (member.name, "approximate"), member.guessed_reported_tokens
             yield "prefix_cache_mispredictions", (member.name,), member.mispredicted
 
     def check_integrity(self) -> None:

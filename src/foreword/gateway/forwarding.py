@@ -1,24 +1,27 @@
 """Requests for models behind HTTP workers: passed on byte for byte, with no more read of them than routing needs.
 
-The one exception keeps organisations apart: their requests carry a cache salt of ours, spliced into the body.
+The one exception keeps organisations apart: their requests carry a cache salt of ours, spliced into the body. Where the
+worker's tokenizer is loaded here, its ids are made here too, for routing, prediction and verdict; the body goes all the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 from array import array
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from foreword.errors import ForewordError
 from foreword.gateway import sse
 from foreword.gateway.assignment import Assignment
 from foreword.gateway.body_salt import set_cache_salt, worker_salt
-from foreword.gateway.errors import Interrupted
-from foreword.gateway.exchange import Exchange, Handler
-from foreword.gateway.fleet import Fleet
+from foreword.gateway.exchange import ErrorEvent, Exchange, Handler
 from foreword.gateway.http_worker import ProxyResponse
-from foreword.gateway.inflight import InFlight
 from foreword.gateway.prefix_view import Prompt
+from foreword.gateway.serving import Serving
+
+ReadPrompt = Callable[[Exchange], Awaitable[Sequence[int] | None]]
+"""The ids of a request's prompt, its prefix noted on the way; raises ForewordError for what cannot be read here."""
 
 
 class _Peek(msgspec.Struct):
@@ -34,11 +37,13 @@ class _Peek(msgspec.Struct):
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     prompt_cache_key: str | None = None
 
-    def routing_prompt(self, cache_salt: str | None) -> Prompt:
-        """The prompt as routing sees it: its ids where the client sent ids, else its text."""
+    def routing_prompt(self, token_ids: Sequence[int] | None, cache_salt: str | None) -> Prompt:
+        """The prompt as routing sees it: its ids where they are known or the client sent ids, else its text."""
+        ids = _token_ids(bytes(self.prompt)) if token_ids is None else token_ids
+        if ids is not None:
+            return Prompt(ids, b"", cache_salt, self.prompt_cache_key)
         parts = (self.tools, self.system, self.instructions, self.messages, self.input, self.prompt)
-        ids = _token_ids(bytes(self.prompt))
-        return Prompt(ids, b"".join(map(bytes, parts)), cache_salt, self.prompt_cache_key)
+        return Prompt(None, b"".join(map(bytes, parts)), cache_salt, self.prompt_cache_key)
 
     def salted(self, organisation: str, body: bytes) -> tuple[str | None, bytes]:
         """The salt that the worker goes by, and the body that says so: an organisation's is never the client's own."""
@@ -65,10 +70,14 @@ def _token_ids(raw: bytes) -> array[int] | None:
 class Forwarding:
     """An endpoint in front of one of ours: requests for models of HTTP workers are passed on, others are answered here."""
 
-    def __init__(self, fleet: Fleet, in_flight: InFlight, endpoint: Handler) -> None:
-        self._fleet = fleet
-        self._in_flight = in_flight
+    def __init__(
+        self, serving: Serving, endpoint: Handler, read_prompt: ReadPrompt, error_event: ErrorEvent = sse.error_event
+    ) -> None:
+        self._serving = serving
+        self._fleet = serving.pool
         self._endpoint = endpoint
+        self._read_prompt = read_prompt
+        self._error_event = error_event
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one request."""
@@ -76,11 +85,9 @@ class Forwarding:
         if peek is None:
             await self._endpoint(exchange)
             return
-        watcher = asyncio.create_task(self._interrupt_when_gone(exchange))
-        try:
-            await self._forward(exchange, peek)
-        finally:
-            watcher.cancel()
+        token_ids = await self._token_ids(exchange, peek.model)
+        async with self._serving.watching(exchange):
+            await self._forward(exchange, peek, token_ids)
 
     def _peek(self, body: bytes) -> _Peek | None:
         """What routing needs, if the model is behind HTTP workers; whatever is wrong with a body, our endpoint says it."""
@@ -92,11 +99,20 @@ class Forwarding:
             return None
         return peek if peek.model in self._fleet.models and self._fleet.forwards(peek.model) else None
 
-    async def _forward(self, exchange: Exchange, peek: _Peek) -> None:
+    async def _token_ids(self, exchange: Exchange, model: str) -> Sequence[int] | None:
+        """The ids that the worker will make of the prompt, if they can be known here; what cannot be is its business."""
+        if model not in self._serving.tokenizers:
+            return None
+        try:
+            return await self._read_prompt(exchange)
+        except ForewordError:
+            return None
+
+    async def _forward(self, exchange: Exchange, peek: _Peek, token_ids: Sequence[int] | None) -> None:
         salt, body = peek.salted(exchange.organisation, exchange.body)
         assignment, response = await self._fleet.forward(
             peek.model,
-            peek.routing_prompt(salt),
+            peek.routing_prompt(token_ids, salt),
             method=exchange.method,
             path=exchange.target,
             headers=exchange.scope["headers"],
@@ -107,22 +123,28 @@ class Forwarding:
             await self._relay(exchange, response)
         finally:
             response.close()
-            self._note(exchange, assignment)
+            self._note(exchange, peek.model, assignment, token_ids)
 
     async def _relay(self, exchange: Exchange, response: ProxyResponse) -> None:
         streams = any(
             name.lower() == b"content-type" and value.startswith(b"text/event-stream")
             for name, value in response.headers
         )
-        await exchange.start_relay(response.status, response.headers, sse.error_event if streams else None)
+        await exchange.start_relay(response.status, response.headers, self._error_event if streams else None)
         while chunk := await response.read_chunk():
             await exchange.send_event(chunk)
         await exchange.end_stream()
 
-    def _note(self, exchange: Exchange, assignment: Assignment) -> None:
-        exchange.log["predicted_cached_tokens"] = assignment.predicted_cached_tokens
-        exchange.log["cached_tokens"] = assignment.reported_cached_tokens
-
-    async def _interrupt_when_gone(self, exchange: Exchange) -> None:
-        await exchange.wait_until_gone()
-        self._in_flight.interrupt(exchange, Interrupted("The client left.", status=499, code="client_gone"))
+    def _note(self, exchange: Exchange, model: str, assignment: Assignment, token_ids: Sequence[int] | None) -> None:
+        """Log what is known of the request, and count the tokens that the worker told."""
+        counts = assignment.counts
+        prompt_tokens = counts.prompt if counts.prompt is not None or token_ids is None else len(token_ids)
+        exchange.log.update(
+            prompt_tokens=prompt_tokens,
+            predicted_cached_tokens=assignment.predicted_cached_tokens,
+            cached_tokens=counts.cached,
+            completion_tokens=counts.completion,
+        )
+        if prompt_tokens is not None and counts.completion is not None:
+            cached = counts.cached or 0
+            self._serving.metrics.observe_generation(model, assignment.name, prompt_tokens, cached, counts.completion)

@@ -58,9 +58,31 @@ class Forwarder(Client, Protocol):
         """Send a request on."""
 
 
+@dataclass(slots=True)
+class Comparison:
+    """Cached tokens foretold and reported, summed over requests, and in how many they differ."""
+
+    predicted_tokens: int = 0
+    reported_tokens: int = 0
+    differing: int = 0
+
+    def compare(self, predicted: int, reported: int) -> None:
+        """Note what was expected of a cache and what its worker says it had."""
+        self.predicted_tokens += predicted
+        self.reported_tokens += reported
+        self.differing += predicted != reported
+
+
 @dataclass(frozen=True, slots=True)
 class MemberStatistics:
-    """One worker as operators see it."""
+    """One worker as operators see it.
+
+    Attributes:
+        predicted_tokens: cached tokens foretold exactly, from KV events and the prompt's ids; ``reported_tokens`` are those
+            that the worker reported for the same requests, and ``mispredicted`` counts the requests where they differ.
+        guessed_tokens: cached tokens guessed, where events or ids are missing; ``guessed_reported_tokens`` are those that
+            the worker reported for the same requests.
+    """
 
     name: str
     models: tuple[str, ...]
@@ -73,6 +95,8 @@ class MemberStatistics:
     predicted_tokens: int
     reported_tokens: int
     mispredicted: int
+    guessed_tokens: int
+    guessed_reported_tokens: int
     worker: WorkerStatistics
 
 
@@ -87,9 +111,8 @@ class Member:
     draining: bool = False
     served: int = 0
     failures: int = 0
-    predicted_tokens: int = 0
-    reported_tokens: int = 0
-    mispredicted: int = 0
+    predictions: Comparison = field(default_factory=Comparison)
+    guesses: Comparison = field(default_factory=Comparison)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     events: asyncio.Task[None] | None = None
 
@@ -151,12 +174,6 @@ class Member:
         self.served += 1
         self.breaker.succeed()
 
-    def compare(self, predicted: int, reported: int) -> None:
-        """Note what was expected of its cache and what it says it had."""
-        self.predicted_tokens += predicted
-        self.reported_tokens += reported
-        self.mispredicted += predicted != reported
-
     def statistics(self, now: float) -> MemberStatistics:
         """Its state and counts."""
         return MemberStatistics(
@@ -168,8 +185,10 @@ class Member:
             self.load.backlog_tokens,
             self.served,
             self.failures,
-            self.predicted_tokens,
-            self.reported_tokens,
-            self.mispredicted,
+            self.predictions.predicted_tokens,
+            self.predictions.reported_tokens,
+            self.predictions.differing,
+            self.guesses.predicted_tokens,
+            self.guesses.reported_tokens,
             self.client.statistics(),
         )

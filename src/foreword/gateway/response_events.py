@@ -17,6 +17,12 @@ Describe = Callable[..., Json]
 OpenItem = Literal["", "reasoning", "message"]
 
 
+def broken(error: ApiError) -> bytes:
+    """The last event of a stream of somebody else's that broke, whose numbers are not known."""
+    told = {"code": error.code or error.type, "message": error.message, "param": error.param}
+    return sse.named_event("error", {"type": "error", "sequence_number": 0, **told})
+
+
 class ResponseEvents:
     """Numbers the events and opens and closes items. At most one item is open; reasoning comes before the message."""
 

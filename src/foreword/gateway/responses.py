@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -40,19 +41,26 @@ class ResponsesEndpoint:
         """Answer one request."""
         request = exchange.decode(_DECODER)
         _check(request)
-        tools = chosen_tools(request_tools(request), request.tool_choice)
-        effort = (request.reasoning or {}).get("effort")
-        variables = {"reasoning_effort": effort} if effort else {}
-        messages = request_messages(request)
-        prompt = await prepare_chat(
-            self._serving, exchange, request.model, messages=messages, tools=tools, variables=variables
-        )
+        prompt = await self._prepare(exchange, request)
         generations = self._start(exchange, request, prompt)
         answer = _ResponseAnswer(exchange, request, prompt, generations)
         async with aclosing(self._serving.deltas(exchange, generations)) as deltas:
             async for _, delta in deltas:
                 await answer.push(delta)
         await answer.finish()
+
+    async def read_prompt(self, exchange: Exchange) -> Sequence[int]:
+        """The ids of a request that is answered elsewhere; its prefix is noted as that of every other."""
+        return (await self._prepare(exchange, exchange.decode(_DECODER))).ids
+
+    async def _prepare(self, exchange: Exchange, request: ResponsesRequest) -> ChatPrompt:
+        tools = chosen_tools(request_tools(request), request.tool_choice)
+        effort = (request.reasoning or {}).get("effort")
+        variables = {"reasoning_effort": effort} if effort else {}
+        messages = request_messages(request)
+        return await prepare_chat(
+            self._serving, exchange, request.model, messages=messages, tools=tools, variables=variables
+        )
 
     def _start(self, exchange: Exchange, request: ResponsesRequest, prompt: ChatPrompt) -> list[Generation]:
         keeps_special = prompt.tool_format is not None and prompt.tool_format.special

@@ -104,7 +104,7 @@ class Serving:
         """Run the generations; whatever ends them, the client's leaving included, their tokens are counted."""
         first = True
         try:
-            async with self._watching(exchange), aclosing(merge(generations)) as merged:
+            async with self.watching(exchange), aclosing(merge(generations)) as merged:
                 async for item in merged:
                     if first:
                         first = False
@@ -114,7 +114,7 @@ class Serving:
             self._account(exchange, generations)
 
     @asynccontextmanager
-    async def _watching(self, exchange: Exchange) -> AsyncIterator[None]:
+    async def watching(self, exchange: Exchange) -> AsyncIterator[None]:
         """End the exchange when its client hangs up."""
         watcher = asyncio.create_task(self._interrupt_when_gone(exchange))
         try:

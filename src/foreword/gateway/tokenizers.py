@@ -87,6 +87,9 @@ class TokenizerRegistry:
     def __iter__(self) -> Iterator[LoadedTokenizer]:
         return iter(list(self._by_name.values()))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def find(self, name: str) -> LoadedTokenizer:
         """The tokenizer of that name; raises TokenizerNotFound naming those that are loaded."""
         loaded = self._by_name.get(name)

@@ -1,24 +1,53 @@
-"""Cached tokens read off an answer that is passed on untouched: its usage stands at the end, streamed or not."""
+"""Token counts read off an answer that is passed on untouched: usage stands at its end, or in Anthropic's streams at both."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-TAIL_BYTES = 4096
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})|"cache_read_input_tokens"\s*:\s*(\d{1,9})')
+END_BYTES = 4096
+"""Bytes kept of an answer's beginning, and of its end."""
+
+_COUNT = re.compile(
+    rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
+    rb'|cache_creation_input_tokens)"\s*:\s*(\d{1,9})'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """What a worker said of one request; None where it did not.
+
+    Attributes:
+        prompt: the whole prompt, cached tokens included.
+    """
+
+    prompt: int | None = None
+    cached: int | None = None
+    completion: int | None = None
+
+
+NO_COUNTS = TokenCounts()
 
 
 class UsageSniffer:
-    """Keeps the end of what passes by."""
+    """Keeps both ends of what passes by."""
 
     def __init__(self) -> None:
+        self._head = b""
         self._tail = b""
 
     def push(self, chunk: bytes) -> None:
         """More of the answer."""
-        self._tail = (self._tail + chunk)[-TAIL_BYTES:] if len(chunk) < TAIL_BYTES else chunk[-TAIL_BYTES:]
+        if len(self._head) < END_BYTES:
+            self._head += chunk[: END_BYTES - len(self._head)]
+        self._tail = (self._tail + chunk)[-END_BYTES:] if len(chunk) < END_BYTES else chunk[-END_BYTES:]
 
-    def cached_tokens(self) -> int | None:
-        """The last count in it; None where there is none."""
-        found = _CACHED.findall(self._tail)
-        return int(found[-1][0] or found[-1][1]) if found else None
+    def counts(self) -> TokenCounts:
+        """The last counts of each kind."""
+        found = {name: int(value) for name, value in _COUNT.findall(self._head + b"\n" + self._tail)}
+        cached = found.get(b"cached_tokens", found.get(b"cache_read_input_tokens"))
+        prompt = found.get(b"prompt_tokens", found.get(b"input_tokens"))
+        if prompt is not None and b"cached_tokens" not in found:  # Anthropic counts apart what was read and written
+            prompt += found.get(b"cache_read_input_tokens", 0) + found.get(b"cache_creation_input_tokens", 0)
+        return TokenCounts(prompt, cached, found.get(b"completion_tokens", found.get(b"output_tokens")))

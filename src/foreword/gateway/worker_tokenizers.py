@@ -37,11 +37,13 @@ class TokenizerProvider:
         self._one_at_a_time = asyncio.Lock()
 
     async def provide(self, client: Client) -> None:
-        """Load one under the worker's model's name, unless there is one by that name or the worker takes text.
+        """Load one under the worker's model's name, unless there is one by that name.
+
+        A worker that takes text needs none: only one that was configured is loaded, so that its prompts are known here.
 
         What cannot be loaded is logged: the worker serves, and requests for its model say that there is no tokenizer.
         """
-        if hasattr(client, "forward") or not client.model:
+        if not client.model or (self._source is None and hasattr(client, "forward")):
             return
         async with self._one_at_a_time:
             if any(loaded.name == client.model for loaded in self._registry):
