@@ -6,6 +6,7 @@ A prefix is ``(cache_salt, tokens)``; blocks are numbers; the free list is a lis
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 Prefix = tuple[str | None, tuple[int, ...]]
@@ -32,6 +33,8 @@ class NaiveBlock:
     stored_at: float = 0
     used_at: float = 0
     pinned_until: float = 0
+    number: int = 0
+    """How many blocks had become findable when this one did."""
 
 
 @dataclass
@@ -42,6 +45,8 @@ class NaivePrefixCache:
     size: int
     idle: float
     max_age: float
+    merge_copies: bool = True
+    num_stored: int = 0
     blocks: list[NaiveBlock] = field(default_factory=list)
     free_order: list[int] = field(default_factory=list)
     pinned_order: list[int] = field(default_factory=list)
@@ -56,12 +61,13 @@ class NaivePrefixCache:
         return request.salt, tuple(request.tokens[: (i + 1) * self.size])
 
     def find(self, prefix: Prefix) -> int | None:
-        """The block that holds a prefix."""
-        return next((i for i, block in enumerate(self.blocks) if block.prefix == prefix), None)
+        """The block that holds a prefix; of copies the oldest."""
+        copies = [i for i, block in enumerate(self.blocks) if block.prefix == prefix]
+        return min(copies, key=lambda i: self.blocks[i].number, default=None)
 
-    def held(self) -> set[Prefix]:
-        """Every prefix that can be found."""
-        return {block.prefix for block in self.blocks if block.prefix is not None}
+    def held(self) -> Counter[Prefix]:
+        """Every prefix that can be found, with the number of its copies."""
+        return Counter(block.prefix for block in self.blocks if block.prefix is not None)
 
     def lookup(self, request: NaiveRequest, now: float) -> list[int]:
         """The blocks a request need not compute."""
@@ -130,9 +136,10 @@ class NaivePrefixCache:
         for i in range(first, computed // self.size if request.shares else 0):
             prefix = self.prefix(request, i)
             found = self.find(prefix)
-            if found is None:
+            if found is None or not self.merge_copies:
+                self.num_stored += 1
                 block = self.blocks[request.table[i]]
-                block.prefix, block.stored_at, block.used_at = prefix, now, now
+                block.prefix, block.stored_at, block.used_at, block.number = prefix, now, now, self.num_stored
             else:
                 self.take(found)
                 self.blocks[found].used_at = now
@@ -169,14 +176,13 @@ class NaivePrefixCache:
                 self.free_order.append(i)
         return [i for _, i in over]
 
-    def expire(self, now: float) -> set[Prefix]:
-        """Forget all whose life is over."""
+    def expire(self, now: float) -> int:
+        """Forget all whose life is over; how many blocks."""
         self.unpin(now)
         over = [i for i, block in enumerate(self.blocks) if block.prefix and self.is_over(block, now)]
-        prefixes = {self.blocks[i].prefix for i in over}
         for i in over:
             self.forget(i)
-        return {prefix for prefix in prefixes if prefix is not None}
+        return len(over)
 
     def pin(self, request: NaiveRequest, num_tokens: int, until: float) -> None:
         """Keep a running request's findable blocks."""

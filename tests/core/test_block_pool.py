@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreword import BlockPool
-from foreword.core.block_pool import FreeBlockQueue, KVCacheBlock
+from foreword.core.kv_block import FreeBlockQueue, KVCacheBlock
 from foreword.errors import IntegrityError
 
 
@@ -98,6 +98,22 @@ def test_the_second_copy_of_a_hash_is_not_registered() -> None:
     pool.evict(second)
     assert pool.get_cached_block(b"h") is first
     pool.check_integrity()
+
+
+def test_kept_copies_are_found_oldest_first() -> None:
+    """Whichever goes, one of those left is found; the callback hears of each."""
+    evicted: list[bytes] = []
+    pool = BlockPool(4, evicted.append)
+    a, b, c, d = pool.allocate(4)
+    assert pool.register(a, b"h") is a
+    assert [pool.register(copy, b"h", keep_copy=True) for copy in (b, c, d)] == [b, c, d]
+    assert (pool.get_cached_block(b"h"), pool.statistics().held) == (a, 4)
+    for gone, found in ((c, a), (a, b), (b, d), (d, None)):
+        pool.evict(gone)
+        pool.check_integrity()
+        assert pool.get_cached_block(b"h") is found
+    assert evicted == [b"h"] * 4
+    assert pool.statistics().held == 0
 
 
 def test_pinned_blocks_are_reused_last() -> None:

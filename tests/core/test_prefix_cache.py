@@ -114,6 +114,25 @@ def test_two_computations_of_one_prefix_end_as_one_copy() -> None:
     cache.check_integrity()
 
 
+def test_copies_can_be_kept_as_vllm_keeps_them() -> None:
+    """The last block of a prompt of whole blocks is computed each time: a copy and an event each, evicted one by one.
+
+    The older copy goes first, for the hit on the blocks before it did not touch it; the prefix is still found.
+    """
+    cache, prompt = make(6, merge_copies=False), list(range(8))
+    assert (run(cache, prompt), run(cache, prompt)) == (0, 4)
+    first, last = hash_request_tokens(prompt, 4)
+    assert [event.block_hashes for event in cache.take_events() if isinstance(event, BlockStored)] == [
+        [first, last],
+        [last],
+    ]
+    assert (cache.statistics().held, cache.statistics().merged) == (3, 0)
+    run(cache, [90] * 16)
+    assert [event for event in cache.take_events() if isinstance(event, BlockRemoved)] == [BlockRemoved([last], "GPU")]
+    assert hit(cache, [*prompt, 1]) == 8
+    cache.check_integrity()
+
+
 def test_requests_that_arrive_together_compute_their_prefix_once() -> None:
     """Three newcomers: the first computes, the others see that it does, and find all once it has."""
     cache, prefix = make(32), list(range(16))

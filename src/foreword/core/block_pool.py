@@ -12,107 +12,12 @@ first, each chain from its tail; then pinned ones, which only a full pool touche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from foreword.core.kv_block import FreeBlockQueue, KVCacheBlock
 from foreword.errors import IntegrityError
-
-
-class KVCacheBlock:
-    """One block of KV memory: an index into the engine's KV arrays, and what is known of its contents.
-
-    The pool alone changes ``ref_cnt``, ``block_hash`` and the links; :class:`PrefixCache` the rest.
-
-    Attributes:
-        block_id: row in the engine's KV arrays.
-        ref_cnt: block tables it is in.
-        block_hash: of the prefix that ends with it; None when its contents cannot be found.
-        parent_hash: of the block before it; None at a prompt's start.
-        token_ids: its tokens while it is hashed.
-        cache_salt: of the request that computed it.
-        stored_at: time its hash was registered.
-        used_at: time of the last hit, store or free.
-        pinned_until: before this time it neither expires nor is reused while others are free.
-        num_hits: admissions that found it.
-    """
-
-    __slots__ = (
-        "block_hash", "block_id", "cache_salt", "next_free", "num_hits", "parent_hash", "pinned_until", "prev_free",
-        "ref_cnt", "stored_at", "token_ids", "used_at",
-    )  # fmt: skip
-
-    def __init__(self, block_id: int) -> None:
-        self.block_id = block_id
-        self.ref_cnt = 0
-        self.prev_free: KVCacheBlock | None = None
-        self.next_free: KVCacheBlock | None = None
-        self.forget()
-
-    def forget(self) -> None:
-        """Make the contents unknown."""
-        self.block_hash: bytes | None = None
-        self.parent_hash: bytes | None = None
-        self.token_ids: tuple[int, ...] = ()
-        self.cache_salt: str | None = None
-        self.stored_at = self.used_at = 0.0
-        self.pinned_until = 0.0
-        self.num_hits = 0
-
-    def __repr__(self) -> str:
-        name = self.block_hash.hex()[:12] if self.block_hash else None
-        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt}, block_hash={name})"
-
-
-class FreeBlockQueue:
-    """A doubly linked list through the blocks themselves: any block leaves in constant time."""
-
-    def __init__(self, blocks: Iterable[KVCacheBlock] = ()) -> None:
-        self._ends = KVCacheBlock(-1)  # after the last and before the first
-        self._ends.prev_free = self._ends.next_free = self._ends
-        self._length = 0
-        for block in blocks:
-            self.append(block)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[KVCacheBlock]:
-        block = self._ends.next_free
-        while block is not None and block is not self._ends:
-            yield block
-            block = block.next_free
-
-    def append(self, block: KVCacheBlock) -> None:
-        """Put at the back: reused last."""
-        self._link(self._ends.prev_free, block, self._ends)
-
-    def prepend(self, block: KVCacheBlock) -> None:
-        """Put at the front: reused first."""
-        self._link(self._ends, block, self._ends.next_free)
-
-    def popleft(self) -> KVCacheBlock:
-        """Take from the front; raises IndexError when empty."""
-        block = self._ends.next_free
-        if block is None or block is self._ends:
-            raise IndexError("The free block queue is empty.")
-        self.remove(block)
-        return block
-
-    def remove(self, block: KVCacheBlock) -> None:
-        """Take from wherever it is."""
-        before, after = block.prev_free, block.next_free
-        if before is None or after is None:
-            raise IntegrityError(f"{block} is not in the free queue.")
-        before.next_free, after.prev_free = after, before
-        block.prev_free = block.next_free = None
-        self._length -= 1
-
-    def _link(self, before: KVCacheBlock | None, block: KVCacheBlock, after: KVCacheBlock | None) -> None:
-        if before is None or after is None or block.prev_free is not None:
-            raise IntegrityError(f"{block} is in a free queue already.")
-        block.prev_free, block.next_free = before, after
-        before.next_free = after.prev_free = block
-        self._length += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +47,7 @@ class BlockPool:
         self._free = FreeBlockQueue(self.blocks)
         self._free_pinned = FreeBlockQueue()
         self._cached: dict[bytes, KVCacheBlock] = {}
+        self._copies: dict[bytes, list[KVCacheBlock]] = {}  # the same prefix once more, oldest first
         self._on_evict = on_evict
         self._num_stored = self._num_evicted = 0
 
@@ -151,12 +57,12 @@ class BlockPool:
         return len(self._free) + len(self._free_pinned)
 
     def get_cached_block(self, block_hash: bytes) -> KVCacheBlock | None:
-        """The block with this hash, in use or free; takes no reference."""
+        """The block with this hash, in use or free, of copies the oldest; takes no reference."""
         return self._cached.get(block_hash)
 
     def cached_blocks(self) -> list[KVCacheBlock]:
-        """Every block that can be found."""
-        return list(self._cached.values())
+        """Every block that can be found, and the copies that can when it is gone."""
+        return [*self._cached.values(), *(copy for copies in self._copies.values() for copy in copies)]
 
     def can_allocate(self, num_blocks: int) -> bool:
         """Whether so many blocks are free."""
@@ -193,12 +99,18 @@ class BlockPool:
         for block in reversed(unhashed):
             self._free.prepend(block)
 
-    def register(self, block: KVCacheBlock, block_hash: bytes) -> KVCacheBlock:
-        """Make a block in use findable, unless another copy is; returns the copy that can be found."""
+    def register(self, block: KVCacheBlock, block_hash: bytes, *, keep_copy: bool = False) -> KVCacheBlock:
+        """Make a block in use findable, unless another copy is; returns the copy that can be found.
+
+        With ``keep_copy`` a further copy is kept too, to be found when those before it are gone; it returns ``block``.
+        """
         cached = self._cached.setdefault(block_hash, block)
-        if cached is block and block.block_hash is None:
+        if block.block_hash is None and (cached is block or keep_copy):
+            if cached is not block:
+                self._copies.setdefault(block_hash, []).append(block)
             block.block_hash = block_hash
             self._num_stored += 1
+            return block
         return cached
 
     def evict(self, block: KVCacheBlock) -> None:
@@ -208,7 +120,7 @@ class BlockPool:
         if block.ref_cnt == 0 and block.prev_free is not None:
             self._queue_of(block).remove(block)
             self._free.prepend(block)
-        del self._cached[block.block_hash]
+        self._drop(block, block.block_hash)
         self._num_evicted += 1
         if self._on_evict:
             self._on_evict(block.block_hash)
@@ -225,9 +137,8 @@ class BlockPool:
 
     def statistics(self) -> BlockPoolStatistics:
         """Counts; ``stored - evicted == held``."""
-        return BlockPoolStatistics(
-            len(self.blocks), self.num_free, len(self._cached), self._num_stored, self._num_evicted
-        )
+        num_held = len(self._cached) + sum(map(len, self._copies.values()))
+        return BlockPoolStatistics(len(self.blocks), self.num_free, num_held, self._num_stored, self._num_evicted)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless queues, references and hashes agree."""
@@ -235,15 +146,28 @@ class BlockPool:
         unused = {block.block_id for block in self.blocks if block.ref_cnt == 0}
         if len(free) != self.num_free or {block.block_id for block in free} != unused or len(free) != len(unused):
             raise IntegrityError(f"The free queues hold {free}, and unused are {sorted(unused)}.")
-        hashed = {block.block_hash: block for block in self.blocks if block.block_hash is not None}
-        if hashed != self._cached:
-            raise IntegrityError(f"Hashed blocks are {hashed}, and findable are {self._cached}.")
-        if self._num_stored - self._num_evicted != len(self._cached):
-            raise IntegrityError(
-                f"{self._num_stored} stored - {self._num_evicted} evicted != {len(self._cached)} held."
-            )
+        hashed = Counter((block.block_hash, block) for block in self.blocks if block.block_hash is not None)
+        named = [*self._cached.items(), *((h, copy) for h, copies in self._copies.items() for copy in copies)]
+        if hashed != Counter(named):
+            raise IntegrityError(f"Hashed blocks are {list(hashed)}, and findable are {named}.")
+        if any(not copies or block_hash not in self._cached for block_hash, copies in self._copies.items()):
+            raise IntegrityError("Copies are kept of a block that cannot be found.")
+        if self._num_stored - self._num_evicted != len(named):
+            raise IntegrityError(f"{self._num_stored} stored - {self._num_evicted} evicted != {len(named)} held.")
         if any(block.block_hash is None or not block.pinned_until for block in self._free_pinned):
             raise IntegrityError("An unpinned block is in the queue of pinned ones.")
 
     def _queue_of(self, block: KVCacheBlock) -> FreeBlockQueue:
         return self._free_pinned if block.pinned_until else self._free
+
+    def _drop(self, block: KVCacheBlock, block_hash: bytes) -> None:
+        """Take a block from those with its hash; the next copy, if there is one, takes its place."""
+        copies = self._copies.get(block_hash, [])
+        if self._cached[block_hash] is not block:
+            copies.remove(block)
+        elif copies:
+            self._cached[block_hash] = copies.pop(0)
+        else:
+            del self._cached[block_hash]
+        if not copies:
+            self._copies.pop(block_hash, None)

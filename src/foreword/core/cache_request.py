@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from foreword.core.block_pool import KVCacheBlock
 from foreword.core.extra_keys import NO_KEYS, CacheKeys
+from foreword.core.kv_block import KVCacheBlock
 
 
 @dataclass(slots=True, eq=False)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from foreword.core.block_pool import KVCacheBlock
 from foreword.core.cache_request import PrefixCacheStatistics
 from foreword.core.extra_keys import parse_salt
+from foreword.core.kv_block import KVCacheBlock
 from foreword.core.prefix_cache import PrefixCache
 
 START_TOKENS = 128

@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count, groupby
 
-from foreword.core.block_pool import BlockPool, KVCacheBlock
+from foreword.core.block_pool import BlockPool
 from foreword.core.cache_request import CacheRequest, ComputedBlocks, Emptied, PrefixCacheStatistics
 from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from foreword.core.extra_keys import parse_salt, untag
 from foreword.core.hashing import BlockHasher
+from foreword.core.kv_block import KVCacheBlock
 from foreword.core.retention import DeadlineQueue, Retention, pin_ends_at
 from foreword.errors import IntegrityError, PromptExceedsCache
 
@@ -38,6 +39,9 @@ class PrefixCache:
         retention: how long blocks live unused.
         enable_events: keep events for :meth:`take_events`, which somebody then has to call.
         medium: where the blocks are, for events.
+        merge_copies: keep one block of those that were computed twice. False keeps them all, with an event each, as
+            vLLM does, whose block tables only ever grow: hits and evictions are then those of a vLLM that is given the
+            same requests and has one block more, which it never uses.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class PrefixCache:
         retention: Retention | None = None,
         enable_events: bool = False,
         medium: str | None = "GPU",
+        merge_copies: bool = True,
     ) -> None:
         self.hasher = hasher
         self.block_size = hasher.block_size
@@ -56,6 +61,7 @@ class PrefixCache:
         self._pins = DeadlineQueue(pin_ends_at)
         self._enable_events = enable_events
         self._medium = medium
+        self._merge_copies = merge_copies
         self._running: set[CacheRequest] = set()
         self._pending: dict[bytes, CacheRequest] = {}
         self._events: list[KVCacheEvent] = []
@@ -130,7 +136,7 @@ class PrefixCache:
         """Say that the KV of the first ``num_computed_tokens`` tokens is written; full blocks become findable.
 
         A block that another request has made findable meanwhile is replaced by that one in the block table, and the
-        copy is freed.
+        copy is freed, unless copies are kept.
         """
         first, last = request.num_computed_tokens // self.block_size, num_computed_tokens // self.block_size
         request.num_computed_tokens = num_computed_tokens
@@ -274,7 +280,7 @@ class PrefixCache:
         block, block_hash = request.block_table[i], request.block_hashes[i]
         if self._pending.get(block_hash) is request:
             del self._pending[block_hash]
-        found = self.pool.register(block, block_hash)
+        found = self.pool.register(block, block_hash, keep_copy=not self._merge_copies)
         found.used_at = now
         if found is not block:
             self.pool.touch([found])

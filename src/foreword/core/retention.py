@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foreword.core.block_pool import KVCacheBlock
+from foreword.core.kv_block import KVCacheBlock
 
 
 @dataclass(frozen=True, slots=True)
