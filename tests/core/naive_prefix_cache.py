@@ -166,15 +166,13 @@ class NaivePrefixCache:
         ends = min((now if block.refs else block.used_at) + self.idle, block.stored_at + self.max_age)
         return max(ends, block.pinned_until) <= now
 
-    def unpin(self, now: float) -> list[int]:
-        """End the pins whose time has come, in the order of their times."""
-        over = [(b.pinned_until, i) for i, b in enumerate(self.blocks) if b.prefix and 0 < b.pinned_until <= now]
-        for _, i in sorted(over):
+    def unpin(self, now: float) -> None:
+        """End the pins whose time has come; free blocks join the others in the order in which they were freed."""
+        over = [i for i, b in enumerate(self.blocks) if b.prefix and 0 < b.pinned_until <= now]
+        self.free_order += [i for i in self.pinned_order if i in over]
+        self.pinned_order = [i for i in self.pinned_order if i not in over]
+        for i in over:
             self.blocks[i].pinned_until = 0
-            if self.blocks[i].refs == 0:
-                self.pinned_order.remove(i)
-                self.free_order.append(i)
-        return [i for _, i in over]
 
     def expire(self, now: float) -> int:
         """Forget all whose life is over; how many blocks."""

@@ -281,6 +281,18 @@ def test_a_pin_outlasts_the_idle_time_and_eviction() -> None:
     cache.check_integrity()
 
 
+def test_a_chain_whose_pin_has_ended_loses_its_tail_first() -> None:
+    """The blocks of a prompt come out of their pin together, and still in the order in which they were freed."""
+    cache, prompt = make(6), list(range(13))
+    request = start(cache, prompt)
+    cache.commit(request, 13)
+    assert cache.pin(request, 13, until=60) == 3
+    cache.free(request)
+    assert hit(cache, prompt, now=60) == 12
+    start(cache, [90] * 16, now=60)
+    assert hit(cache, prompt, now=60) == 8
+
+
 def test_pins_never_stop_a_request() -> None:
     """When all that is free is pinned, it is taken all the same."""
     cache = make(4)

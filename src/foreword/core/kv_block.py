@@ -23,16 +23,18 @@ class KVCacheBlock:
         used_at: time of the last hit, store or free.
         pinned_until: before this time it neither expires nor is reused while others are free.
         num_hits: admissions that found it.
+        turn: grows with every block that joins the back of its queue.
     """
 
     __slots__ = (
         "block_hash", "block_id", "cache_salt", "next_free", "num_hits", "parent_hash", "pinned_until", "prev_free",
-        "ref_cnt", "stored_at", "token_ids", "used_at",
+        "ref_cnt", "stored_at", "token_ids", "turn", "used_at",
     )  # fmt: skip
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
+        self.turn = 0
         self.prev_free: KVCacheBlock | None = None
         self.next_free: KVCacheBlock | None = None
         self.forget()
@@ -58,7 +60,7 @@ class FreeBlockQueue:
     def __init__(self, blocks: Iterable[KVCacheBlock] = ()) -> None:
         self._ends = KVCacheBlock(-1)  # after the last and before the first
         self._ends.prev_free = self._ends.next_free = self._ends
-        self._length = 0
+        self._length = self._turn = 0
         for block in blocks:
             self.append(block)
 
@@ -73,6 +75,8 @@ class FreeBlockQueue:
 
     def append(self, block: KVCacheBlock) -> None:
         """Put at the back: reused last."""
+        self._turn += 1
+        block.turn = self._turn
         self._link(self._ends.prev_free, block, self._ends)
 
     def prepend(self, block: KVCacheBlock) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import count, groupby
+from operator import attrgetter
 
 from foreword.core.block_pool import BlockPool
 from foreword.core.cache_request import CacheRequest, ComputedBlocks, Emptied, PrefixCacheStatistics
@@ -170,7 +171,9 @@ class PrefixCache:
 
     def expire(self, now: float) -> int:
         """Forget the blocks whose life is over; returns how many. Every lookup does this first."""
-        for block in self._pins.pop_due(now):
+        for block in sorted(
+            self._pins.pop_due(now), key=attrgetter("turn")
+        ):  # as freed: a chain's tail before its head
             self.pool.pin(block, 0)
         due = self._lives.pop_due(now)
         for block in due:
