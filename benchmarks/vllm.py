@@ -243,6 +243,7 @@ def _start(index: int, options: tuple[str, ...]) -> VLLMWorker:
         "OMP_NUM_THREADS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         "PYTHONHASHSEED": "0",
+        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",  # whole digests
     }
     log = CACHE / f"worker-{index}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

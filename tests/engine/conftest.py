@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.vllm import VLLMWorker, vllm_workers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -142,3 +144,18 @@ def make_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyMod
 def tiny(make_tiny: Callable[..., TinyModel]) -> TinyModel:
     """The tiny model."""
     return make_tiny()
+
+
+@pytest.fixture(scope="package")
+def vllm_settings() -> dict[str, int]:
+    """Of the live vLLM: so few blocks that prompts evict each other, and so small steps that prompts come in chunks."""
+    return {"num_gpu_blocks": 25, "max_num_batched_tokens": 128, "max_model_len": 512}
+
+
+@pytest.fixture(scope="package")
+def vllm(vllm_settings: dict[str, int]) -> Iterator[VLLMWorker]:
+    """One vLLM worker."""
+    names = {"num_gpu_blocks": "--num-gpu-blocks-override"}
+    options = [(names.get(name, "--" + name.replace("_", "-")), str(value)) for name, value in vllm_settings.items()]
+    with vllm_workers(1, *chain.from_iterable(options)) as (worker,):
+        yield worker

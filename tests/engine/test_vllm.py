@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from benchmarks.vllm import VLLMWorker, model_folder, vllm_workers
+from benchmarks.vllm import VLLMWorker, model_folder
 
 from foreword.engine import LLM
 from foreword.generation import SamplingParams
@@ -42,13 +42,6 @@ QUESTIONS = [
 ]
 NOISE = 0.35
 """How far a log probability may be moved by vLLM's bfloat16; the largest seen was a third of this."""
-
-
-@pytest.fixture(scope="module")
-def vllm() -> Iterator[VLLMWorker]:
-    """One vLLM worker."""
-    with vllm_workers(1) as (worker,):
-        yield worker
 
 
 @pytest.fixture(scope="module")
