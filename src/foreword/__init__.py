@@ -5,8 +5,9 @@ The names below are imported when first used, so that ``import foreword`` costs 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from foreword.lazy import lazy_names
 
 if TYPE_CHECKING:
     from foreword.core.block_pool import BlockPool
@@ -54,20 +55,16 @@ _HOMES = {
     "L1Config": "foreword.tokens",
     "LLM": "foreword.engine",
     "PrefixCache": "foreword.core.prefix_cache",
-    "Prompt": "foreword.diagnose",
+    "Prompt": "foreword.diagnose.assemble",
     "SamplingParams": "foreword.generation",
-    "Segment": "foreword.diagnose",
-    "ToolSet": "foreword.diagnose",
-    "canonical_json": "foreword.diagnose",
-    "diff_prompts": "foreword.diagnose",
-    "first_divergence": "foreword.diagnose",
+    "Segment": "foreword.diagnose.assemble",
+    "ToolSet": "foreword.diagnose.assemble",
+    "canonical_json": "foreword.diagnose.assemble",
+    "diff_prompts": "foreword.diagnose.diff",
+    "first_divergence": "foreword.diagnose.seam",
     "hash_request_tokens": "foreword.core.hashing",
     "load_tokenizer": "foreword.tokens",
-    "prefix_fingerprint": "foreword.diagnose",
+    "prefix_fingerprint": "foreword.diagnose.fingerprint",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'foreword' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(__name__, _HOMES)

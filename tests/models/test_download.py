@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from foreword.errors import ModelFetchError
-from foreword.models.download import Digest, check_free_space, download
+from foreword.models.digest import Digest
+from foreword.models.download import check_free_space, download
 
 DATA = bytes(range(256)) * 4096
 

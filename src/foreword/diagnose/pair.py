@@ -47,7 +47,7 @@ class Pair:
     worth: int = 16
     tree: Any = field(init=False)
     changes: tuple[Change, ...] = field(init=False)
-    _texts: dict[tuple[Side, tuple[tuple[int, Side], ...]], str] = field(init=False, default_factory=dict)
+    _texts: dict[tuple[Side, ...], str] = field(init=False, default_factory=dict)
     _ids: dict[tuple[str, str], TokenIds] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,11 +73,16 @@ class Pair:
 
     def text(self, base: Side, overrides: Overrides = _KEEP) -> str:
         """That request as the text a model reads."""
-        key = base, tuple(sorted((id(change), side) for change, side in overrides.items() if side != base))
+        key = self._mixture(base, overrides)
         if key not in self._texts:
             reading = self.a_reading if overrides.get(LAYOUT, base) == "a" else self.b_reading
             self._texts[key] = reading.layout(self.document(base, overrides))
         return self._texts[key]
+
+    def _mixture(self, base: Side, overrides: Overrides) -> tuple[Side, ...]:
+        """The side of every change, which is what a mixture is, whichever side it was asked for from; cuts keep the base."""
+        sides = tuple(overrides.get(change, base) for change in (LAYOUT, *self.changes))
+        return (*sides, base) if "cut" in sides else sides
 
     def ids(self, base: Side, overrides: Overrides = _KEEP) -> TokenIds:
         """That text's token ids."""

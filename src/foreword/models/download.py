@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from foreword.errors import ModelFetchError
+from foreword.models.digest import Digest
 
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes that are there and the bytes there will be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A file's digest: "sha256", or "git", the SHA-1 git gives a blob, which the hub lists for small files."""
-
-    algorithm: Literal["sha256", "git"]
-    value: str
-
-    def of(self, path: Path) -> str:
-        """The digest of a file by this algorithm, in hex."""
-        if self.algorithm == "sha256":
-            return file_digest(path)
-        content = path.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 _CHUNK = 1 << 18
@@ -141,12 +125,6 @@ def _verify(part: Path, url: str, size: int, digest: Digest) -> None:
         url=url,
         digest=value,
     )
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_free_space(folder: Path, needed: int) -> None:

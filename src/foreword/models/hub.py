@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foreword.errors import ModelFetchError
-from foreword.models.download import Digest
+from foreword.models.digest import Digest
 
 REACH_SECONDS = 4.0
 """How long the hub is given to answer before it counts as out of reach."""

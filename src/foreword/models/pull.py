@@ -10,7 +10,8 @@ from pathlib import Path
 
 from foreword.errors import ModelFetchError, ModelNotFound
 from foreword.models.catalogue import CATALOGUE, CatalogueEntry
-from foreword.models.download import Digest, Progress, check_free_space, download
+from foreword.models.digest import Digest
+from foreword.models.download import Progress, check_free_space, download
 from foreword.models.hub import MODEL_FILES, hub_headers, list_hub_files
 from foreword.models.package_index import PackageIndex
 from foreword.models.store import InstalledModel, ModelStore

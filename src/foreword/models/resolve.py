@@ -9,7 +9,7 @@ from pathlib import Path
 
 from foreword.errors import ModelError, ModelNotFound
 from foreword.models.catalogue import CATALOGUE
-from foreword.models.download import file_digest
+from foreword.models.digest import file_digest
 from foreword.models.hub import MODEL_FILES, TOKENIZER_FILES, cached_snapshot, fetch_snapshot
 from foreword.models.store import InstalledModel, ModelStore
 from foreword.tokens.gguf import read_gguf_metadata, tokenizer_files

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.errors import ConfigError
-from foreword.models.download import file_digest
+from foreword.models.digest import file_digest
 
 _MANIFEST = "foreword.json"
 

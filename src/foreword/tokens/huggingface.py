@@ -10,7 +10,6 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
-import fastokens
 import msgspec
 import tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
@@ -22,6 +21,8 @@ from foreword.tokens.tokenizer_json import Definition, Frame, certify
 
 SAMPLE_EVERY = 256
 _SAMPLE_CHARACTERS = 1 << 15
+_FEW = 16
+"""Ids up to which each is looked up on its own: the size of a large vocabulary takes 30 to 160 ms to find, once."""
 _PROBES = (
     "",
     " ",
@@ -100,12 +101,20 @@ class HuggingFaceTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of the ids; raises TokenizerError for an id outside the vocabulary."""
         ids = list(ids)
+        if not (len(ids) <= _FEW and all(map(self._has, ids))):
+            self._check_range(ids)
+        return self._reference.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def _has(self, token_id: int) -> bool:
+        """Whether the vocabulary has this id; asks for the one, where ``vocab_size`` reads all."""
+        return 0 <= token_id < 1 << 32 and self._reference.id_to_token(token_id) is not None
+
+    def _check_range(self, ids: Sequence[int]) -> None:
         if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             raise TokenizerError(
                 f"The id {next(i for i in ids if not 0 <= i < self.vocab_size)} is outside the vocabulary.",
                 hint=f"Ids are 0 to {self.vocab_size - 1}.",
             )
-        return self._reference.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token's exact string, or None."""
@@ -175,10 +184,12 @@ class HuggingFaceTokenizer:
         except TokenizerError:
             return False
 
-    def _load_fast(self, definition: str) -> fastokens.Tokenizer | None:
-        """The second encoder, if it loads this definition and agrees with the reference on the probes."""
+    def _load_fast(self, definition: str) -> Any:
+        """The second encoder, if it loads this definition and agrees with the reference on the probes; else None."""
         if not (self.boundaries.certified and self.boundaries.one_scan and self._encodes_every_byte()):
             return None
+        import fastokens  # noqa: PLC0415 - commands that encode little do without it
+
         probes = [*_PROBES, *self._vocabulary_probes()]
         try:
             fast = fastokens.Tokenizer.from_json_str(definition)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from foreword.errors import TokenizerError, TokenizerNotFound
 from foreword.tokens.huggingface import HuggingFaceTokenizer
-from foreword.tokens.mistral_backend import load_mistral
-from foreword.tokens.tiktoken_backend import is_encoding_name, load_encoding, load_rank_file
 from foreword.tokens.tokenizer import CacheableTokenizer
 
 _FILES = ("tokenizer.json", "tekken.json", "tokenizer.model*")
@@ -37,23 +35,34 @@ def load_tokenizer(
         TokenizerError: what is there cannot be loaded.
     """
     path = Path(path_or_name)
-    if not path.exists() and is_encoding_name(str(path_or_name)):
-        return load_encoding(str(path_or_name))
+    if not path.exists():
+        from foreword.tokens.tiktoken_backend import is_encoding_name, load_encoding  # noqa: PLC0415 - each backend's library takes its time to import
+
+        if is_encoding_name(str(path_or_name)):
+            return load_encoding(str(path_or_name))
     file = _file(path)
     if file.suffix == ".tiktoken":
-        if pattern is None:
-            raise TokenizerError(
-                f"{file.name} holds ranks and no pattern.", hint="Give pattern= and special_tokens= with it."
-            )
-        return load_rank_file(file, pattern=pattern, special_tokens=special_tokens or {})
+        return _load_ranks(file, pattern, special_tokens or {})
     if file.suffix == ".json" and not file.name.startswith("tekken"):
         name = path.name if path.is_dir() else file.parent.name
         return HuggingFaceTokenizer(
             _read(file), name=name, encode_special_tokens=encode_special_tokens, second_encoder=second_encoder
         )
     if file.suffix == ".json" or ".model" in file.name:
+        from foreword.tokens.mistral_backend import load_mistral  # noqa: PLC0415 - as above
+
         return load_mistral(file)
     raise TokenizerError(f"{file} is no tokenizer.", hint="Give a tokenizer.json, tekken.json, *.model or *.tiktoken.")
+
+
+def _load_ranks(file: Path, pattern: str | None, special_tokens: Mapping[str, int]) -> CacheableTokenizer:
+    if pattern is None:
+        raise TokenizerError(
+            f"{file.name} holds ranks and no pattern.", hint="Give pattern= and special_tokens= with it."
+        )
+    from foreword.tokens.tiktoken_backend import load_rank_file  # noqa: PLC0415 - as above
+
+    return load_rank_file(file, pattern=pattern, special_tokens=special_tokens)
 
 
 def _file(path: Path) -> Path:
