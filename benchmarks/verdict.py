@@ -33,6 +33,7 @@ def verdict() -> tuple[int, float]:
         )
         for n in range(40)
     ]
+    bodies = json.loads(json.dumps(bodies))  # as they come, no two sharing a message
     encoded = [tokenizer.encode(neutral_layout(body)) for body in bodies]
     for body, ids in zip(bodies, encoded, strict=True):
         start = time.thread_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
@@ -107,12 +108,13 @@ def test_a_malformed_body_costs_nothing() -> None:
 
 
 def test_a_near_duplicate_of_fourteen_thousand_tokens_takes_under_a_millisecond() -> None:
-    """The median over requests of 14k tokens that differ in a clock and go on by a turn."""
+    """The faster quarter of requests of 14k tokens that differ in a clock and go on by a turn; a busy machine slows the rest."""
     tokenizer, watch, times = WordTokenizer(), SeamWatch(), []
     bodies = [
         chat(system(f"{prose(900, 1)}\nNow 10:{n:02}:00\n{prose(900, 2)}"), *talk(95 + n), user("Go"), tools=tools(20))
         for n in range(20)
     ]
+    bodies = json.loads(json.dumps(bodies))  # as they come, no two sharing a message
     encoded = [tokenizer.encode(neutral_layout(body)) for body in bodies]
     assert len(encoded[0]) > 14_000
     for body, ids in zip(bodies, encoded, strict=True):
@@ -120,4 +122,4 @@ def test_a_near_duplicate_of_fourteen_thousand_tokens_takes_under_a_millisecond(
         row = watch.observe(body, ids, model="m")
         times.append(time.thread_time() - start)
     assert row.code == "A1"
-    assert sorted(times)[len(times) // 2] < 0.003  # generous to a loaded machine; benchmarks/verdict.py measures it
+    assert sorted(times)[len(times) // 4] < 0.001

@@ -8,15 +8,12 @@ every gain that is reported is measured on a request that was really composed, e
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any, Literal
 
-import msgspec
-
-from foreword.diagnose.hints import PLACEHOLDER
+from foreword.diagnose.align import align, is_permutation
+from foreword.diagnose.likeness import canonical, is_same, item_key
 from foreword.diagnose.texts import common_prefix, find_hunks
 
 Path = tuple[str | int, ...]
@@ -25,9 +22,6 @@ Side = Literal["a", "b", "cut"]
 Chooser = Callable[["Change"], Side]
 
 _MAX_DEPTH = 64
-_SIMILAR = 0.4
-_TELLING = 8
-_TAG = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,18 +94,13 @@ class Fields:
 Node = Same | Choice | Text | Items | Fields
 
 
-def canonical(value: Any) -> str:
-    """One spelling for each JSON value, used to label a difference, never to decide whether there is one."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=repr)
-
-
 def compare(a: Any, b: Any, path: Path = ()) -> Node:
     """The tree of two JSON values (or two texts)."""
     if type(a) is type(b) and len(path) < _MAX_DEPTH:
         if isinstance(a, str):
             return _compare_texts(a, b, path)
         if isinstance(a, dict):
-            return Same(b) if path and _is_same(a, b) else _compare_fields(a, b, path)
+            return Same(b) if path and is_same(a, b) else _compare_fields(a, b, path)
         if isinstance(a, list):
             return _compare_items(a, b, path)
     return Same(b) if a == b and type(a) is type(b) else Choice(Change("value", path, a, b, a, b))
@@ -161,11 +150,12 @@ def _compare_fields(a: dict[str, Any], b: dict[str, Any], path: Path) -> Node:
 
 def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
     same = _same_places(a, b)
-    a_keys, b_keys = ([f"#{n}" if n in same else _item_key(item) for n, item in enumerate(items)] for items in (a, b))
-    if _is_permutation(a_keys, b_keys):
+    a_keys, b_keys = ([f"#{n}" if n in same else item_key(item) for n, item in enumerate(items)] for items in (a, b))
+    if is_permutation(a_keys, b_keys):
         return _permuted(a, b, a_keys, b_keys, path)
-    parts: list[Node] = []
-    for tag, a0, a1, b0, b1 in _align(a, b, a_keys, b_keys):
+    start = common_prefix(a_keys, b_keys)
+    parts: list[Node] = [Same(b[n]) if n in same else compare(a[n], b[n], (*path, n)) for n in range(start)]
+    for tag, a0, a1, b0, b1 in align(a, b, a_keys, b_keys, start):
         if tag == "pair":
             parts.append(Same(b[b0]) if a0 == b0 and b0 in same else compare(a[a0], b[b0], (*path, b0)))
             continue
@@ -182,44 +172,7 @@ def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
 
 def _same_places(a: list[Any], b: list[Any]) -> set[int]:
     """The places where both have the same element, spelled the same: nothing more need be asked about them."""
-    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if _is_same(x, y)}
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    """Equal, with the same types and the keys in the same order."""
-    if type(a) is not type(b) or a != b:
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(type(v) is str or _is_same(v, b[k]) for k, v in a.items())
-    return all(map(_is_same, a, b)) if isinstance(a, list) else True
-
-
-def _item_key(item: Any) -> str:
-    """What makes two elements one and the same: a tool's name, else all of its content but cache markers."""
-    if isinstance(item, dict):
-        function = item.get("function")
-        name = function.get("name") if isinstance(function, dict) else item.get("name")
-        if isinstance(name, str) and "role" not in item and str(item.get("type")) not in {"tool_use", "function_call"}:
-            return f"name:{name}"
-        item = {key: value for key, value in item.items() if key != "cache_control"}
-    try:
-        return msgspec.json.encode(item, order="sorted").decode()
-    except (TypeError, ValueError, RecursionError):
-        return canonical(item)
-
-
-def _is_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
-    """The same elements in another order, one or two of them more or fewer forgiven when there are names."""
-    if len(a_keys) == len(b_keys):
-        return (a_keys != b_keys and Counter(a_keys) == Counter(b_keys)) or _is_named_permutation(a_keys, b_keys)
-    return _is_named_permutation(a_keys, b_keys)
-
-
-def _is_named_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
-    if not all(key.startswith(("name:", "#")) for key in (*a_keys[::-1], *b_keys[::-1])):
-        return False
-    shared = set(a_keys) & set(b_keys)
-    return len(shared) > 1 and [k for k in a_keys if k in shared] != [k for k in b_keys if k in shared]
+    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if is_same(x, y)}
 
 
 def _permuted(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], path: Path) -> Node:
@@ -244,96 +197,6 @@ def _permuted(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], 
 
 def _only_b(a: list[Any], b: list[Any], index: int, path: Path) -> Node:
     return Choice(Change("insert", path, None, [b[index]], a, b, index, index))
-
-
-Aligned = tuple[Literal["pair", "gap"], int, int, int, int]
-
-
-def _align(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str]) -> Iterator[Aligned]:
-    """Pairs of like elements, and runs that only one side has."""
-    start = common_prefix(a_keys, b_keys)
-    limit = min(len(a), len(b)) - start
-    tail = common_prefix(a_keys[::-1][:limit], b_keys[::-1][:limit])
-    yield from (("pair", n, n + 1, n, n + 1) for n in range(start))
-    middle = a_keys[start : len(a) - tail], b_keys[start : len(b) - tail]
-    opcodes = SequenceMatcher(None, *middle, autojunk=False).get_opcodes() if any(middle) else []
-    for tag, *ends in opcodes:
-        a0, a1, b0, b1 = (end + start for end in ends)
-        if tag == "equal":
-            yield from (("pair", i, i + 1, b0 + i - a0, b0 + i - a0 + 1) for i in range(a0, a1))
-        elif tag == "replace":
-            yield from _align_replaced(a, b, range(a0, a1), range(b0, b1))
-        else:
-            yield "gap", a0, a1, b0, b1
-    yield from (("pair", len(a) - n, len(a) - n + 1, len(b) - n, len(b) - n + 1) for n in range(tail, 0, -1))
-
-
-def _align_replaced(a: list[Any], b: list[Any], a_run: range, b_run: range) -> Iterator[Aligned]:
-    """Within a replaced run: each element of A with the next like element of B, in order."""
-    at = gap_b = b_run.start
-    gap_a, a1, b1 = a_run.start, a_run.stop, b_run.stop
-    for index in a_run:
-        found = next((j for j in range(at, b1) if is_alike(a[index], b[j])), None)
-        moved_with_the_end = found is not None and found > gap_b and index == len(a) - 1
-        if found is None or moved_with_the_end:
-            continue
-        if index > gap_a or found > gap_b:
-            yield "gap", gap_a, index, gap_b, found
-        yield "pair", index, index + 1, found, found + 1
-        at = gap_b = found + 1
-        gap_a = index + 1
-    if gap_a < a1 or gap_b < b1:
-        yield "gap", gap_a, a1, gap_b, b1
-
-
-def is_alike(a: Any, b: Any) -> bool:
-    """Whether one element is an edited form of the other: same role and kind, and much of the text in common."""
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return type(a) is type(b) and similarity(str(a), str(b)) > _SIMILAR
-    if any(a.get(key) != b.get(key) for key in ("role", "type")):
-        return False
-    ids = [set(_ids(item)) for item in (a, b)]
-    if ids[0] and ids[0] == ids[1]:
-        return True
-    left, right = text_of(a), text_of(b)
-    if similarity(left, right) >= _SIMILAR or canonical(text_fields(a)) == canonical(text_fields(b)):
-        return True
-    short, long = sorted((left, right), key=len)
-    return (len(short) >= _TELLING and short in long) or bool(len(short) < _TAG and PLACEHOLDER.search(short))
-
-
-def _ids(value: Any) -> Iterator[str]:
-    """Ids of calls and results, at any depth a message has them."""
-    if isinstance(value, dict):
-        yield from (str(value[key]) for key in ("id", "tool_call_id", "call_id", "tool_use_id") if value.get(key))
-        yield from (found for key in ("tool_calls", "content") for found in _ids(value.get(key)))
-    elif isinstance(value, list):
-        yield from (found for item in value for found in _ids(item))
-
-
-def similarity(a: str, b: str) -> float:
-    """Shared words over the larger side's, in [0, 1]; cheap and good enough to pair edited texts."""
-    if a == b:
-        return 1.0
-    left, right = Counter(a.split()), Counter(b.split())
-    most = max(left.total(), right.total())
-    return (left & right).total() / most if most else 0.0
-
-
-def text_fields(item: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a message that carry text, without reasoning, markers and empty values."""
-    return {k: v for k, v in item.items() if v and k not in {"reasoning_content", "reasoning", "cache_control"}}
-
-
-def text_of(value: Any) -> str:
-    """All strings of a value, joined by lines."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return "\n".join(text_of(v) for k, v in value.items() if k not in {"role", "type", "cache_control"})
-    if isinstance(value, list):
-        return "\n".join(map(text_of, value))
-    return ""
 
 
 def changes_in(node: Node) -> Iterator[Change]:

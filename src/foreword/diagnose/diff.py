@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from foreword.diagnose.causes import Context, Verdict, detect
 from foreword.diagnose.causes.e_template import special_tokens
-from foreword.diagnose.changes import Change, text_of
+from foreword.diagnose.changes import Change
 from foreword.diagnose.expected import is_expected, is_in_newest_turn
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
+from foreword.diagnose.likeness import text_of
 from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
 from foreword.diagnose.seam import Chip, chips, shared_tokens
 from foreword.diagnose.splice import PieceEncoder

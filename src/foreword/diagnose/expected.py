@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreword.diagnose.changes import Change, canonical, is_alike
+from foreword.diagnose.changes import Change
+from foreword.diagnose.likeness import canonical, is_alike
 from foreword.diagnose.pair import Pair
 
 

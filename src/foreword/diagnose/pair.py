@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreword.diagnose.changes import Change, Side, changes_in, compare, compose, text_of
+from foreword.diagnose.changes import Change, Side, changes_in, compare, compose
 from foreword.diagnose.layout import Layout, neutral_layout
+from foreword.diagnose.likeness import text_of
 from foreword.diagnose.seam import shared_tokens
 from foreword.diagnose.splice import PieceEncoder
 from foreword.tokens.tokenizer import TokenIds, Tokenizer

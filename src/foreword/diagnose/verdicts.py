@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foreword.diagnose.causes import Context, Verdict, detect
-from foreword.diagnose.changes import Change, changes_in, compare, text_of
+from foreword.diagnose.changes import Change, changes_in, compare
 from foreword.diagnose.layout import format_path
+from foreword.diagnose.likeness import text_of
 from foreword.diagnose.seam import shared_tokens
 from foreword.tokens.tokenizer import TokenIds
 

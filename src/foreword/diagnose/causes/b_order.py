@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreword.diagnose.causes.table import Context, Verdict
-from foreword.diagnose.changes import Change, canonical, text_of
+from foreword.diagnose.changes import Change
 from foreword.diagnose.layout import format_path
+from foreword.diagnose.likeness import canonical, text_of
 
 _EMPTY: tuple[Any, ...] = ("", [], {}, None)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from foreword.diagnose.causes.table import Context, Fix, Verdict
-from foreword.diagnose.changes import Change, canonical, similarity, text_of
+from foreword.diagnose.changes import Change
 from foreword.diagnose.hints import REMINDER, RETRIEVED, STATE, heading_above, line_around
+from foreword.diagnose.likeness import canonical, similarity, text_of
 
 _BLOCK = 120
 """Characters from which a text that turns up elsewhere counts as a block that moved."""

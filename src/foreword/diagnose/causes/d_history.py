@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from foreword.diagnose.causes.table import Context, Verdict
-from foreword.diagnose.changes import Change, text_of
+from foreword.diagnose.changes import Change
 from foreword.diagnose.hints import PLACEHOLDER, SUMMARY, THINK
 from foreword.diagnose.layout import messages_of
+from foreword.diagnose.likeness import text_of
 
 _REASONING = {"reasoning_content", "reasoning", "thinking", "reasoning_details", "encrypted_content"}
 _FEW_WORDS = 12
