@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,7 +18,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import zmq.asyncio
 from benchmarks.vllm import environment, model_folder
+
+from foreword.core.events import BlockStored
+from foreword.gateway.kv_subscriber import request_replay
 
 MODEL = "smollm2-135m"
 START_SECONDS = 400
@@ -75,6 +80,10 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = START_SE
     raise AssertionError(f"{what} did not come true in {seconds} seconds")
 
 
+KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
+"""Organisations and their keys; over gRPC there can be none."""
+
+
 @dataclass
 class Stand:
     """A gateway in front of one worker over one transport."""
@@ -83,11 +92,24 @@ class Stand:
     url: str
     worker: Process
     gateway: Process
+    replay: str
+
+    def headers(self, organisation: str = "acme") -> dict[str, str]:
+        """What an organisation's requests carry."""
+        return {} if self.transport == "grpc" else {"authorization": f"Bearer {KEYS[organisation]}"}
 
     def state(self) -> dict[str, object]:
         """The worker as the gateway sees it."""
-        found: dict[str, object] = httpx.get(f"{self.url}/v1/workers", timeout=10).json()["workers"][0]
+        answer = httpx.get(f"{self.url}/v1/workers", headers=self.headers(), timeout=10).json()
+        found: dict[str, object] = answer["workers"][0]
         return found
+
+    def stored_ids(self) -> set[tuple[int, ...]]:
+        """The ids of every block that the worker says it ever stored behind no other."""
+        with zmq.asyncio.Context() as context:
+            batches = asyncio.run(request_replay(context, self.replay, 0))
+        events = [event for batch in batches for event in batch.events if isinstance(event, BlockStored)]
+        return {tuple(event.token_ids) for event in events if event.parent_block_hash is None}
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         """Return when a condition holds; the test fails when it does not in time."""
@@ -111,10 +133,14 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "zmq": f"zmq+ipc://{sockets}/w?handshake=tcp://127.0.0.1:{port}&model={MODEL}",
         }[request.param]
         command = [sys.executable, "-m", "foreword", "serve", "--port", str(gateway_port), "--worker-urls", url]
-        if request.param == "zmq":
-            command += ["--model-path", str(model_folder())]
+        if request.param != "grpc":
+            keys = folder / "keys"
+            keys.write_text("".join(f"{organisation} {key} admin\n" for organisation, key in KEYS.items()))
+            keys.chmod(0o600)
+            command += ["--model-path", str(model_folder()), "--api-keys", str(keys)]
         gateway = Process(command, folder / "gateway.log")
-        made = Stand(request.param, f"http://127.0.0.1:{gateway_port}", worker, gateway)
+        replay_at = f"tcp://127.0.0.1:{replay}"
+        made = Stand(request.param, f"http://127.0.0.1:{gateway_port}", worker, gateway, replay_at)
         try:
             worker.start()
             gateway.start()
