@@ -20,7 +20,7 @@ class Row:
         unit: of both figures.
         ratio: how many times better we are; taken pair by pair, then the median.
         spread: least and greatest ratio seen.
-        target: the ratio promised.
+        target: the ratio promised; 0 where none is.
     """
 
     name: str
@@ -92,7 +92,7 @@ def render(rows: Sequence[Row]) -> str:
     ]
     lines += [
         f"| {r.name} | {r.ours:,.4g} {r.unit} | {r.peer:,.4g} {r.unit} | {r.peer_name} | **{r.ratio:.2f}** "
-        f"| {r.spread[0]:.2f}-{r.spread[1]:.2f} | {r.target:g} |"
+        f"| {r.spread[0]:.2f}-{r.spread[1]:.2f} | {f'{r.target:g}' if r.target else 'as near as can be'} |"
         for r in rows
     ]
     return "\n".join(lines)

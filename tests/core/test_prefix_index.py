@@ -1,6 +1,7 @@
 """The index says of every worker what its own cache would find."""
 
 from array import array
+from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
@@ -81,6 +82,57 @@ def test_the_last_copy_counts() -> None:
     prefixes.check_integrity()
 
 
+@pytest.mark.parametrize("order", [(1, 9), (9, 1)])
+def test_a_block_under_two_hashes_is_one_block(order: tuple[int, int]) -> None:
+    """It is held until the last of its hashes is removed, in whichever order, and counted once."""
+    prefixes = index("a")
+    for block_hash in (1, 9, 9):
+        prefixes.apply("a", BlockStored([block_hash], None, [1, 2], 2))
+    assert prefixes.statistics().held == {"a": 1}
+    prefixes.apply("a", BlockRemoved([9]))  # one of the two copies under 9
+    for block_hash in order:
+        assert prefixes.match([1, 2, 3]) == {"a": 2}
+        prefixes.check_integrity()
+        prefixes.apply("a", BlockRemoved([block_hash]))
+    assert prefixes.match([1, 2, 3]) == {}
+    assert prefixes.statistics().held == {"a": 0}
+    prefixes.check_integrity()
+
+
+def test_a_block_under_two_hashes_is_cleared_once() -> None:
+    """Clearing lets go of the block, whatever it was called."""
+    prefixes = index("a", "b")
+    prefixes.apply("b", BlockStored([5], None, [1, 2], 2))
+    for block_hash in (1, 9):
+        prefixes.apply("a", BlockStored([block_hash], None, [1, 2], 2))
+    prefixes.clear("a")
+    prefixes.check_integrity()
+    assert prefixes.match([1, 2, 3]) == {"b": 2}
+
+
+def test_a_hash_that_stands_for_another_block_leaves_the_one_before() -> None:
+    """A hash stored anew for other tokens is a removal that never came: the old block is not credited for ever."""
+    prefixes = index("a")
+    prefixes.apply("a", BlockStored([1], None, [1, 2], 2))
+    prefixes.apply("a", BlockStored([1], None, [3, 4], 2))
+    assert (prefixes.match([1, 2, 9]), prefixes.match([3, 4, 9])) == ({}, {"a": 2})
+    prefixes.apply("a", BlockStored([2], None, [1, 2], 2))
+    prefixes.apply("a", BlockStored([1], None, [1, 2], 2))
+    assert (prefixes.match([1, 2, 9]), prefixes.match([3, 4, 9])) == ({"a": 2}, {})
+    prefixes.check_integrity()
+
+
+def test_an_adapter_stands_in_the_keys_of_every_block() -> None:
+    """As vLLM publishes it: name in each block's extra keys, before the salt; the whole prefix matches, salted or not."""
+    prefixes = index("a")
+    prefixes.apply("a", BlockStored([1, 2], None, [1, 2, 3, 4], 2, "ada", [("ada",), ("ada",)]))
+    prefixes.apply("a", BlockStored([3], 2, [5, 6], 2, "ada", [("ada",)]))
+    prefixes.apply("a", BlockStored([7, 8], None, [1, 2, 3, 4], 2, "ada", [("ada", "tenant"), ("ada",)]))
+    assert prefixes.match([1, 2, 3, 4, 5, 6, 7], lora="ada") == {"a": 6}
+    assert prefixes.match([1, 2, 3, 4, 5, 6, 7], lora="ada", cache_salt="tenant") == {"a": 4}
+    assert prefixes.match([1, 2, 3, 4, 5, 6, 7]) == {}
+
+
 def test_a_child_outlives_its_parent() -> None:
     """A parent evicted before its child hides it, and shows it again when it is stored anew."""
     prefixes = index("a")
@@ -137,20 +189,28 @@ def test_buffers_are_read_as_they_are() -> None:
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 WORKERS = st.sampled_from(["a", "b", "c"])
+SEEDS = ("", "other")
 
 
 class AgainstNaiveTwin(RuleBasedStateMachine):
-    """Every worker is a multiset of whole prefixes, its hash the prefix itself; block sizes differ by worker."""
+    """Every worker is a multiset of whole prefixes under two seeds of hashes, the hash being the prefix itself and the seed.
+
+    Block sizes differ by worker.
+    """
 
     SIZES: ClassVar = {"a": 1, "b": 2, "c": 2}
 
     def __init__(self) -> None:
         super().__init__()
         self.index = index("a", "b", "c")
-        self.held: dict[str, dict[tuple[int, ...], int]] = {"a": {}, "b": {}, "c": {}}
+        self.held: dict[str, Counter[tuple[tuple[int, ...], str]]] = {name: Counter() for name in self.SIZES}
 
-    @rule(worker=WORKERS, tokens=TOKENS, salted=st.booleans())
-    def store(self, worker: str, tokens: list[int], salted: bool) -> None:  # noqa: FBT001 - hypothesis fills it
+    def named(self, worker: str, prefix: tuple[int, ...]) -> list[bytes]:
+        """The hashes by which a worker holds a prefix."""
+        return [repr((prefix, seed)).encode() for seed in SEEDS if self.held[worker][prefix, seed]]
+
+    @rule(worker=WORKERS, tokens=TOKENS, salted=st.booleans(), seed=st.sampled_from(SEEDS))
+    def store(self, worker: str, tokens: list[int], salted: bool, seed: str) -> None:  # noqa: FBT001 - hypothesis fills it
         """The prompt's blocks that are not held, or once more the last, behind their longest held prefix."""
         size = self.SIZES[worker]
         salt = (9,) if salted else ()
@@ -158,34 +218,31 @@ class AgainstNaiveTwin(RuleBasedStateMachine):
         if not chain:
             return
         count = 0
-        while count < len(chain) - 1 and chain[count] in self.held[worker]:
+        while count < len(chain) - 1 and self.named(worker, chain[count]):
             count += 1
-        hashes: list[Any] = [repr(prefix).encode() for prefix in chain]
+        hashes: list[Any] = [repr((prefix, seed)).encode() for prefix in chain]
         extra = [(("salt",) if salted and number == 0 else None) for number in range(len(chain))]
         self.index.apply(
             worker,
             BlockStored(
                 hashes[count:],
-                hashes[count - 1] if count else None,
+                self.named(worker, chain[count - 1])[0] if count else None,
                 tokens[count * size : len(chain) * size],
                 size,
                 None,
                 extra[count:] if salted and not count else None,
             ),
         )
-        for prefix in chain[count:]:
-            self.held[worker][prefix] = self.held[worker].get(prefix, 0) + 1
+        self.held[worker].update((prefix, seed) for prefix in chain[count:])
 
     @precondition(lambda self: any(self.held.values()))
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         """One copy of any held block, in any order."""
         worker = data.draw(st.sampled_from(sorted(name for name in self.held if self.held[name])))
-        prefix = data.draw(st.sampled_from(sorted(self.held[worker])))
-        self.index.apply(worker, BlockRemoved([repr(prefix).encode()]))
-        self.held[worker][prefix] -= 1
-        if not self.held[worker][prefix]:
-            del self.held[worker][prefix]
+        known = data.draw(st.sampled_from(sorted(self.held[worker])))
+        self.index.apply(worker, BlockRemoved([repr(known).encode()]))
+        self.held[worker] -= Counter([known])
 
     @rule(worker=WORKERS, leave=st.booleans())
     def clear(self, worker: str, leave: bool) -> None:  # noqa: FBT001 - hypothesis fills it
@@ -201,10 +258,10 @@ class AgainstNaiveTwin(RuleBasedStateMachine):
     def match(self, tokens: list[int], salted: bool) -> None:  # noqa: FBT001 - hypothesis fills it
         """Leading full blocks, never the last token."""
         expected = {}
-        for worker, held in self.held.items():
-            size, count = self.SIZES[worker], 0
+        for worker, size in self.SIZES.items():
+            count = 0
             while (count + 1) * size <= len(tokens) - 1:
-                if ((9,) if salted else ()) + tuple(tokens[: (count + 1) * size]) not in held:
+                if not self.named(worker, ((9,) if salted else ()) + tuple(tokens[: (count + 1) * size])):
                     break
                 count += 1
             if count:
@@ -215,7 +272,8 @@ class AgainstNaiveTwin(RuleBasedStateMachine):
     def books_balance(self) -> None:
         """After every step."""
         self.index.check_integrity()
-        assert self.index.statistics().held == {worker: len(held) for worker, held in self.held.items()}
+        expected = {worker: len({prefix for prefix, _ in held}) for worker, held in self.held.items()}
+        assert self.index.statistics().held == expected
 
 
 TestAgainstNaiveTwin = AgainstNaiveTwin.TestCase

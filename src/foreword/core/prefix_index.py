@@ -9,7 +9,8 @@ what is found is what that worker would find.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import itemgetter
@@ -46,14 +47,18 @@ class PrefixIndexStatistics:
 
 
 class _Holdings:
-    """One worker's side: its bit, its hashes with the nodes they stand for, and how many further copies it has of each."""
+    """One worker's side: its bit, its hashes with the nodes they stand for, and how many further copies it has of each.
 
-    __slots__ = ("bit", "copies", "nodes", "orphans")
+    ``aliases`` counts a node's hashes beyond its first: the node is held until the last of them is removed.
+    """
+
+    __slots__ = ("aliases", "bit", "copies", "nodes", "orphans")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self.nodes: dict[BlockHash, _Node] = {}
         self.copies: dict[BlockHash, int] = {}
+        self.aliases: dict[_Node, int] = {}
         self.orphans = 0  # blocks whose parent was never seen: not to be reached, so not kept
 
 
@@ -85,7 +90,7 @@ class PrefixIndex:
     def clear(self, worker: str) -> None:
         """A worker holds nothing any more."""
         holdings = self._workers[worker]
-        for node in holdings.nodes.values():
+        for node in {*holdings.nodes.values()}:
             self._release(node, holdings.bit)
         self._workers[worker] = _Holdings(holdings.bit)
 
@@ -111,11 +116,37 @@ class PrefixIndex:
             if node is None or node.chunk != chunk:
                 node = child_of(parent, chunk)
             if node.workers & bit:
-                holdings.copies[block_hash] = holdings.copies.get(block_hash, 0) + 1
+                self._store_again(holdings, block_hash, node)
             else:
                 node.workers |= bit
-            nodes[block_hash] = node
+                if nodes.setdefault(block_hash, node) is not node:
+                    self._rename(holdings, block_hash, node)
             parent = node
+
+    def _store_again(self, holdings: _Holdings, block_hash: BlockHash, node: _Node) -> None:
+        """One more copy of a block that is held: under a hash it has already, or under a further one."""
+        known = holdings.nodes.get(block_hash)
+        if known is node:
+            holdings.copies[block_hash] = holdings.copies.get(block_hash, 0) + 1
+            return
+        holdings.aliases[node] = holdings.aliases.get(node, 0) + 1
+        holdings.nodes[block_hash] = node
+        if known is not None:
+            self._forget_name(holdings, block_hash, known)
+
+    def _rename(self, holdings: _Holdings, block_hash: BlockHash, node: _Node) -> None:
+        """A hash stands for another block than before: a removal of the one before never came."""
+        known, holdings.nodes[block_hash] = holdings.nodes[block_hash], node
+        self._forget_name(holdings, block_hash, known)
+
+    def _forget_name(self, holdings: _Holdings, block_hash: BlockHash, node: _Node) -> None:
+        """A block lost one of its hashes, and with its last is let go of."""
+        holdings.copies.pop(block_hash, None)
+        further = holdings.aliases.pop(node, 0)
+        if further > 1:
+            holdings.aliases[node] = further - 1
+        elif not further:
+            self._release(node, holdings.bit)
 
     def _parent(self, holdings: _Holdings, event: BlockStored) -> _Node | None:
         if event.parent_block_hash is not None:
@@ -148,7 +179,7 @@ class PrefixIndex:
                 if not copies[block_hash]:
                     del copies[block_hash]
             elif (node := holdings.nodes.pop(block_hash, None)) is not None:
-                self._release(node, holdings.bit)
+                self._forget_name(holdings, block_hash, node)
 
     def _release(self, node: _Node, bit: int) -> None:
         """A worker let go of a block. The node stays while it leads to blocks that are held."""
@@ -215,7 +246,9 @@ class PrefixIndex:
 
     def statistics(self) -> PrefixIndexStatistics:
         """What is held."""
-        held = {worker: len(holdings.nodes) for worker, holdings in self._workers.items()}
+        held = {
+            worker: len(holdings.nodes) - sum(holdings.aliases.values()) for worker, holdings in self._workers.items()
+        }
         return PrefixIndexStatistics(
             len(self._workers), self._blocks, held, sum(holdings.orphans for holdings in self._workers.values())
         )
@@ -237,6 +270,8 @@ class PrefixIndex:
         for holdings in self._workers.values():
             for node in holdings.nodes.values():
                 bits[id(node)] |= holdings.bit
+            names = Counter(holdings.nodes.values())
+            assert holdings.aliases == {node: count - 1 for node, count in names.items() if count > 1}  # noqa: S101
             assert all(holdings.copies.get(h, 1) > 0 and h in holdings.nodes for h in holdings.copies)  # noqa: S101
         assert all(bits[key] == node.workers for key, node in reachable.items())  # noqa: S101
 
@@ -251,13 +286,17 @@ def _chunks_of(event: BlockStored) -> Iterator[bytes]:
     chunks = _split(array("I", event.token_ids).tobytes(), event.block_size)
     if event.extra_keys is None and event.lora_name is None:
         return chunks
-    extras = event.extra_keys or repeat(None)
-    return (chunk + _suffix(extra, event.lora_name) for chunk, extra in zip(chunks, extras, strict=False))
+    extras: Iterable[tuple[Any, ...] | None] = event.extra_keys or repeat(None)
+    lora = event.lora_name
+    if lora is not None:  # stands in every block's keys; behind the first block the chain tells it
+        extras = (keys[1:] if keys and keys[0] == lora else keys for keys in extras)
+    adapters = chain([lora if event.parent_block_hash is None else None], repeat(None))
+    return (chunk + _suffix(keys, adapter) for chunk, keys, adapter in zip(chunks, extras, adapters, strict=False))
 
 
 def _suffix(extra_keys: tuple[Any, ...] | None, lora: Hashable) -> bytes:
     """What sets a block apart beside its tokens; empty for most."""
-    return repr((lora, extra_keys)).encode() if extra_keys or lora is not None else b""
+    return repr((lora, extra_keys or None)).encode() if extra_keys or lora is not None else b""
 
 
 def _as_bytes(token_ids: Sequence[int]) -> bytes:
