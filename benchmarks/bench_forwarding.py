@@ -256,10 +256,8 @@ def measure() -> tuple[dict[str, list[float]], dict[str, list[float]]]:
 def rows() -> list[Row]:
     """What the gateway adds, against its bound and the peers; and its rate against theirs."""
     latencies, rates = measure()
-    added = {
-        name: [one - base for one, base in zip(times, latencies["direct"], strict=True)]
-        for name, times in latencies.items()
-    }
+    direct = statistics.median(latencies["direct"])
+    added = {name: [one - direct for one in times] for name, times in latencies.items()}
     name = f"forwarding a 10 KB chat, {EVENTS} events"
     print({key: round(statistics.median(value), 3) for key, value in latencies.items()}, "ms a stream", file=sys.stderr)
     ours = statistics.median(added["foreword"])

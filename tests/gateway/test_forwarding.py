@@ -334,6 +334,21 @@ def test_what_cannot_be_read_here_is_the_workers_business(up: Upstream) -> None:
     assert len(up.bodies) == 2
 
 
+def test_a_request_goes_to_the_rank_that_holds_its_prompt(up: Upstream) -> None:
+    """Ranks of one server have an index each; the server is told which of them to run the request on."""
+    prompt = list(range(70))
+    sent = json.dumps({"model": "up", "prompt": prompt}).encode()
+    with serve(worker_urls=(f"{up.url}?dp-size=2",)) as running:
+        view = running.gateway.pool.view
+        for rank, start in ((0, 1000), (1, 0)):
+            view.follow(f"{up.url}@{rank}").apply(BlockStored([1], None, [*range(start, start + 64)], 64))
+        assert [post(running, sent, "/v1/completions").status_code for _ in range(3)] == [200] * 3
+        assert worker_of(running, f"{up.url}@1")["predicted_tokens"] == 3 * 64
+        added = httpx.post(running.url + "/v1/workers", json={"url": "http://127.0.0.1:9?dp-size=2"}).json()
+        assert [worker["name"] for worker in added["workers"]] == ["http://127.0.0.1:9@0", "http://127.0.0.1:9@1"]
+    assert [headers["X-data-parallel-rank"] for headers in up.headers] == ["1"] * 3
+
+
 def test_grpc_workers_are_refused_where_there_are_organisations(tmp_path: Path) -> None:
     """There is no salt over gRPC: the server does not start, and says why and what would do."""
     keys = tmp_path / "keys"

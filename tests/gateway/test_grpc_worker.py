@@ -5,6 +5,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Engine:
         """Two ranks."""
         load = self.pb.SchedulerLoad
         return self.pb.GetLoadsResponse(
-            loads=[load(num_running_reqs=1, num_waiting_reqs=2, token_usage=0.25), load(num_running_reqs=3)]
+            loads=[load(num_running_reqs=1, num_waiting_reqs=2, token_usage=0.25), load(num_running_reqs=3, dp_rank=1)]
         )
 
     async def GetTokenizer(self, *_: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -328,6 +329,34 @@ async def test_kv_events_reach_the_index(pair: tuple[Engine, GrpcWorker]) -> Non
             await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    assert engine.subscriptions == [0]
+
+
+async def test_a_rank_is_a_worker_of_its_own(pair: tuple[Engine, GrpcWorker]) -> None:
+    """Requests are pinned to it; only its load and its events count, which it numbers by itself."""
+    engine, worker = pair
+    worker.connection = replace(worker.connection, dp_rank=1)
+    engine.messages = [complete(engine, 5)]
+    await collect(worker, GenerateRequest("r", [1]))
+    assert engine.seen[-1].data_parallel_rank == 1
+    assert await worker.check_health()
+    assert worker.statistics().running == 3
+
+    def batch(sequence: int, rank: int, token: int) -> Any:
+        block = common_pb2.KvBlock(block_hash=token, token_ids=[token], block_size=1)
+        event = common_pb2.KvCacheEvent(stored=common_pb2.KvBlocksStored(blocks=[block]))
+        return common_pb2.KvEventBatch(sequence_number=sequence, timestamp=1.0, events=[event], dp_rank=rank)
+
+    engine.batches = [batch(0, 1, 5), batch(0, 0, 6), batch(1, 0, 7), batch(1, 1, 8)]
+    view = PrefixView()
+    view.add_worker("w")
+    task = asyncio.create_task(worker.follow_kv_events(view.follow("w")))
+    async with asyncio.timeout(5):
+        while view.index.match([8, 0]) != {"w": 1}:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (view.index.match([5, 0]), view.index.match([6, 0]), view.index.match([7, 0])) == ({"w": 1}, {}, {})
     assert engine.subscriptions == [0]
 
 

@@ -128,6 +128,16 @@ async def test_the_workers_own_key_is_sent(server: tuple[Server, str]) -> None:
     assert server[0].requests[0].headers["Authorization"] == "Bearer worker-key"
 
 
+async def test_a_rank_is_named_to_the_server(server: tuple[Server, str]) -> None:
+    """By vLLM's header, in place of any the client sent; without a rank the client's own passes."""
+    for rank, seen in ((1, "1"), (None, "7")):
+        worker = HttpWorker(WorkerConnection("w", "http", server[1].removeprefix("http://"), dp_rank=rank))
+        await worker.start()
+        await read(await worker.forward("POST", "/v1/chat/completions", [(b"x-Data-Parallel-Rank", b"7")], b"body"))
+        await worker.stop()
+        assert server[0].requests[-1].headers.getall("X-data-parallel-rank") == [seen]
+
+
 async def test_closing_early_aborts_at_the_worker(server: tuple[Server, str], worker: HttpWorker) -> None:
     """The connection drops, which is how a server learns that the client left."""
     response = await worker.forward("POST", "/v1/chat/completions", [], b"run forever")
@@ -186,6 +196,16 @@ def test_load_of_sglang() -> None:
     text = b'sglang:num_running_reqs{m="x"} 5.0\nsglang:num_queue_reqs{m="x"} 1.0\nsglang:token_usage{m="x"} 0.25\n'
     assert read_load(text) == WorkerStatistics(5, 1, 0.25)
     assert read_load(b"nothing") == WorkerStatistics()
+
+
+def test_load_of_one_rank() -> None:
+    """VLLM labels each engine's; what has no label is the server's and counts for every rank."""
+    text = b"".join(
+        b'vllm:num_requests_running{engine="%d",model_name="m"} %d.0\nvllm:num_requests_waiting{model_name="m"} 1.0\n'
+        % (rank, rank + 3)
+        for rank in range(2)
+    )
+    assert [read_load(text, rank).running for rank in (None, 0, 1)] == [7, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ STORED = BlockStored([7, 2**64 - 1], 3, [1, 2, 3, 4], 2)
 )  # fmt: skip
 def test_both_wire_forms_give_one_event(raw: Any, event: KVCacheEvent) -> None:
     """Maps of 0.32 and arrays of older releases are the same events."""
-    assert decode_batch(4, payload(raw)) == EventBatch(4, 12.5, (event,))
+    assert decode_batch(4, payload(raw)) == EventBatch(4, 12.5, (event,), 0)
 
 
 def test_extra_keys_and_adapters_come_through() -> None:

@@ -50,12 +50,12 @@ class FakeEngine:
                 )
             await self.router.send_multipart([client, b"", b"kv-events", (-1).to_bytes(8, "big", signed=True), b""])
 
-    async def store(self, block: int, *, lose: bool = False) -> None:
+    async def store(self, block: int, *, lose: bool = False, rank: int = 0) -> None:
         """Publish one stored block, or only remember that it was published."""
         self.clock += 1
         event = {"type": "BlockStored", "block_hashes": [block], "parent_block_hash": None, "token_ids": [block],
                  "block_size": 1}  # fmt: skip
-        self.history.append(msgspec.msgpack.encode([self.clock, [event], 0]))
+        self.history.append(msgspec.msgpack.encode([self.clock, [event], rank]))
         if not lose:
             sequence = (len(self.history) - 1).to_bytes(8, "big")
             await self.publisher.send_multipart([b"kv-events", sequence, self.history[-1]])
@@ -167,6 +167,21 @@ async def test_a_silent_replay_is_given_up(tmp_path: Path, monkeypatch: pytest.M
             await engine.store(1, lose=True)
             await engine.store(2)
             await blocks.become({2})
+
+
+async def test_only_the_ranks_own_batches_are_taken(tmp_path: Path) -> None:
+    """Where ranks share an address, another's batches are neither blocks nor gaps of this one."""
+    blocks = Blocks()
+    async with FakeEngine(tmp_path) as engine:
+        subscriber = KvSubscriber(engine.events_at, None, blocks, dp_rank=1)
+        async with following(subscriber):
+            await subscriber.synchronised.wait()
+            await engine.store(7, rank=0)
+            engine.history.clear()  # rank 1 numbers its own from 0
+            await engine.store(1, rank=1)
+            await engine.store(2, rank=1)
+            await blocks.become({1, 2})
+    assert subscriber.follower.statistics().gaps == 0
 
 
 async def test_unreadable_messages_are_survived(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foreword.errors import ConfigError
-from foreword.gateway.worker_url import parse_worker_url
+from foreword.gateway.worker_url import expand_ranks, parse_worker_url
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,8 @@ def test_options(tmp_path: Path) -> None:
         ("grpc://w", "has no port"),
         ("ipc://relative/path", "is absolute"),
         ("ipc:///" + "x" * 100, "too long"),
+        ("http://w?dp-rank=-1", "dp-rank is '-1'"),
+        ("zmq+ipc:///run/w?dp-rank=1", "one engine, whatever its rank"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, message: str) -> None:
@@ -71,3 +73,23 @@ def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
     assert tls is not None
     with pytest.raises(ConfigError, match="cannot be used"):
         tls.context()
+
+
+def test_ranks_are_workers_of_their_own() -> None:
+    """One URL for each, named apart, with events at the ports where vLLM's ranks publish them."""
+    url = "http://w:8000?kv-events=tcp://w:5557&kv-replay=tcp://w:5567&dp-size=3&model=m"
+    ranks = [parse_worker_url(one) for one in expand_ranks(url)]
+    assert [rank.name for rank in ranks] == ["http://w:8000@0", "http://w:8000@1", "http://w:8000@2"]
+    assert {rank.address for rank in ranks} == {"w:8000"}
+    assert [rank.dp_rank for rank in ranks] == [0, 1, 2]
+    assert [rank.kv_events for rank in ranks] == ["tcp://w:5557", "tcp://w:5558", "tcp://w:5559"]
+    assert [rank.kv_replay for rank in ranks] == ["tcp://w:5567", "tcp://w:5568", "tcp://w:5569"]
+    assert expand_ranks("http://w:8000?model=m") == ["http://w:8000?model=m"]
+    assert parse_worker_url("http://w:8000").dp_rank is None
+
+
+@pytest.mark.parametrize("size", ["0", "x", "5000", ""])
+def test_a_number_of_ranks_that_is_none_is_refused(size: str) -> None:
+    """Before a thousand workers come of it."""
+    with pytest.raises(ConfigError, match="dp-size"):
+        expand_ranks(f"http://w?dp-size={size}")

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from prometheus_client import start_http_server
@@ -46,6 +47,7 @@ from foreword.gateway.tokenizers import TokenizerRegistry, answer_cache_memory
 from foreword.gateway.worker_clients import make_client, read_eos_token_ids
 from foreword.gateway.worker_endpoints import WorkerEndpoints
 from foreword.gateway.worker_tokenizers import TokenizerProvider
+from foreword.gateway.worker_url import expand_ranks
 from foreword.gateway.workers import Worker
 
 
@@ -59,7 +61,7 @@ class Gateway:
         self._make_client = _client_maker(config, tokenizers)
         self.pool = Fleet(
             make_policy(config.policy),
-            [*workers, *map(self._make_client, config.worker_urls)],
+            [*workers, *map(self._make_client, chain.from_iterable(map(expand_ranks, config.worker_urls)))],
             follow=follow,
             greet=TokenizerProvider(tokenizers, config.tokenizer_path or config.model_path).provide,
             on_failure=self.metrics.observe_failure,

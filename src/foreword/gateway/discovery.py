@@ -22,7 +22,7 @@ import structlog
 from foreword.errors import ConfigError, ForewordError, WorkerError
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.member import Client
-from foreword.gateway.worker_url import parse_worker_url
+from foreword.gateway.worker_url import expand_ranks, parse_worker_url
 
 log = structlog.get_logger()
 
@@ -177,7 +177,7 @@ class Discovery:
     async def look(self) -> None:
         """Look once. A source that cannot be read changes nothing: the workers that are known go on."""
         try:
-            urls = await self._source.list_urls()
+            urls = {one for url in await self._source.list_urls() for one in expand_ranks(url)}
         except ForewordError as error:
             log.warning("discovery.failed", error=str(error))
             return

@@ -29,13 +29,14 @@ class VllmDialect:
     def __init__(self, channel: Any) -> None:
         self.stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
 
-    def request(self, request: GenerateRequest) -> Any:
-        """The request's message."""
+    def request(self, request: GenerateRequest, dp_rank: int | None = None) -> Any:
+        """The request's message, for one data-parallel rank or any."""
         return vllm_engine_pb2.GenerateRequest(
             request_id=request.request_id,
             tokenized=vllm_engine_pb2.TokenizedInput(input_ids=request.token_ids),
             sampling_params=self._sampling(request.sampling),
             stream=True,
+            data_parallel_rank=dp_rank,
         )
 
     def abort(self, request_id: str) -> Any:
@@ -71,8 +72,8 @@ class SglangDialect:
     def __init__(self, channel: Any) -> None:
         self.stub = sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel)
 
-    def request(self, request: GenerateRequest) -> Any:
-        """The request's message; raises RequestError for a seed, which this protocol cannot carry."""
+    def request(self, request: GenerateRequest, dp_rank: int | None = None) -> Any:
+        """The request's message, for one data-parallel rank or any; raises RequestError for a seed, which this protocol cannot carry."""
         if request.sampling.seed is not None:
             raise RequestError("SGLang workers take no seed over gRPC.", hint="Leave 'seed' out.")
         return sglang_scheduler_pb2.GenerateRequest(
@@ -83,6 +84,7 @@ class SglangDialect:
             logprob_start_len=-1,
             top_logprobs_num=request.sampling.logprobs or 0,
             stream=True,
+            data_parallel_rank=dp_rank,
         )
 
     def abort(self, request_id: str) -> Any:

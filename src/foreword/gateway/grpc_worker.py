@@ -121,7 +121,7 @@ class GrpcWorker:
             raise RequestError(
                 "Workers over gRPC take no cache_salt.", hint="Use HTTP or ZMQ workers to separate tenants' caches."
             )
-        call = dialect.stub.Generate(dialect.request(request), **self._call(timeout=None))
+        call = dialect.stub.Generate(dialect.request(request, self.connection.dp_rank), **self._call(timeout=None))
         enders = {*self.eos_token_ids, *request.sampling.stop_token_ids}
         held: GenerateOutput | None = None
         owed, sent = True, 0
@@ -186,10 +186,12 @@ class GrpcWorker:
     async def _refresh_load(self, dialect: VllmDialect | SglangDialect) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
             answer = await dialect.stub.GetLoads(dialect.pb.GetLoadsRequest(), **self._call())
+            rank = self.connection.dp_rank
+            loads = [load for load in answer.loads if rank is None or load.dp_rank == rank]
             self._statistics = WorkerStatistics(
-                sum(load.num_running_reqs for load in answer.loads),
-                sum(load.num_waiting_reqs for load in answer.loads),
-                max((load.token_usage for load in answer.loads), default=0.0),
+                sum(load.num_running_reqs for load in loads),
+                sum(load.num_waiting_reqs for load in loads),
+                max((load.token_usage for load in loads), default=0.0),
             )
 
     def statistics(self) -> WorkerStatistics:
@@ -234,6 +236,8 @@ class GrpcWorker:
         request = common_pb2.SubscribeKvEventsRequest(start_sequence_number=0)
         first = True
         async for message in dialect.stub.SubscribeKvEvents(request, **self._call(timeout=None)):
+            if self._is_of_another_rank(message):
+                continue  # each rank numbers its batches by itself
             if message.HasField("load"):
                 self._learn_load(message.load)
                 if message.load.load_only:
@@ -245,6 +249,10 @@ class GrpcWorker:
                 first = False
             elif follower.receive(batch):
                 return  # a gap: subscribe anew
+
+    def _is_of_another_rank(self, message: Any) -> bool:
+        rank = self.connection.dp_rank
+        return rank is not None and message.HasField("dp_rank") and message.dp_rank != rank
 
     def _learn_load(self, load: Any) -> None:
         self._statistics = WorkerStatistics(load.running_requests, load.waiting_requests, load.token_usage)

@@ -39,11 +39,15 @@ HEALTH_TIMEOUT = 5.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 """Answers by which a worker says that another should take the request."""
 
+DP_RANK = "X-data-parallel-rank"
+"""The header by which a vLLM server is told which of its engines a request is for."""
+
 _METRIC = re.compile(
     rb"^(?:vllm|sglang):(num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|"
-    rb"num_running_reqs|num_queue_reqs|token_usage)(?:\{[^}]*\})? ([0-9.eE+-]+)",
+    rb"num_running_reqs|num_queue_reqs|token_usage)(?:\{([^}]*)\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
+_RANK_LABEL = re.compile(rb'(?:^|,)(?:engine|dp_rank)="(\d+)"')
 
 
 class ProxyResponse(Protocol):
@@ -165,6 +169,9 @@ class HttpWorker:
 
     def _headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         passed = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in headers if n.lower() not in HOP_BY_HOP]
+        if self.connection.dp_rank is not None:
+            passed = [(name, value) for name, value in passed if name.lower() != DP_RANK.lower()]
+            passed.append((DP_RANK, str(self.connection.dp_rank)))
         if self.connection.api_key:
             passed.append(("Authorization", f"Bearer {self.connection.api_key}"))
         return passed
@@ -185,7 +192,7 @@ class HttpWorker:
     async def _refresh_load(self) -> None:
         status, text = await self._get("/metrics")
         if status == 200:
-            self._statistics = read_load(text)
+            self._statistics = read_load(text, self.connection.dp_rank)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         try:
@@ -214,11 +221,13 @@ class HttpWorker:
         return self._statistics
 
 
-def read_load(metrics: bytes) -> WorkerStatistics:
-    """Requests and memory from vLLM's or SGLang's metrics text; zeros where they are missing."""
+def read_load(metrics: bytes, rank: int | None = None) -> WorkerStatistics:
+    """Requests and memory from vLLM's or SGLang's metrics text, of one rank or all; zeros where they are missing."""
     found: dict[bytes, float] = {}
-    for name, value in _METRIC.findall(metrics):
-        found[name] = found.get(name, 0.0) + float(value)
+    for name, labels, value in _METRIC.findall(metrics):
+        label = _RANK_LABEL.search(labels)
+        if rank is None or label is None or int(label[1]) == rank:
+            found[name] = found.get(name, 0.0) + float(value)
 
     def first(*names: bytes) -> float:
         return next((found[name] for name in names if name in found), 0.0)

@@ -23,11 +23,17 @@ MAX_HELD = 10_000
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What a worker published at once: after one step of its scheduler. ``time`` is the worker's clock, in seconds."""
+    """What a worker published at once: after one step of its scheduler.
+
+    Attributes:
+        time: the worker's clock, in seconds.
+        dp_rank: the data-parallel rank that published it; None where it does not say.
+    """
 
     sequence: int
     time: float
     events: tuple[KVCacheEvent, ...]
+    dp_rank: int | None = None
 
 
 class EventSink(Protocol):
@@ -43,9 +49,10 @@ class EventSink(Protocol):
 def decode_batch(sequence: int, payload: bytes) -> EventBatch:
     """Decode the msgpack of one batch, in either form; raises WorkerError when it is neither."""
     try:
-        time, raw_events, *_ = msgspec.msgpack.decode(payload)
+        time, raw_events, *rest = msgspec.msgpack.decode(payload)
+        dp_rank = rest[0] if rest and isinstance(rest[0], int) else None
         events = tuple(event for raw in raw_events if (event := parse_event(raw)) is not None)
-        return EventBatch(sequence, float(time), events)
+        return EventBatch(sequence, float(time), events, dp_rank)
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
         raise WorkerError(f"Batch {sequence} of KV events is not in a form known here: {error}.") from error
 

@@ -20,7 +20,8 @@ def follow(client: Client, view: PrefixView) -> asyncio.Task[None] | None:
     """Start following a worker; None when it publishes nothing. Cancel the task to stop."""
     endpoints = find_endpoints(client)
     if endpoints is not None:
-        return _start(client.name, KvSubscriber(*endpoints, view.follow(client.name)).run())
+        rank = getattr(getattr(client, "connection", None), "dp_rank", None)
+        return _start(client.name, KvSubscriber(*endpoints, view.follow(client.name), dp_rank=rank).run())
     if hasattr(client, "follow_kv_events"):
         sink: EventSink = view.follow(client.name)
         return _start(client.name, client.follow_kv_events(sink))

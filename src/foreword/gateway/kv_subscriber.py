@@ -29,11 +29,15 @@ class KvSubscriber:
         endpoint: where the worker publishes, ``tcp://HOST:PORT`` or ``ipc://PATH``.
         replay_endpoint: where it replays; without one, every gap and every reconnection forgets its blocks.
         sink: what to keep.
+        dp_rank: the only data-parallel rank whose batches are taken; None takes all.
     """
 
-    def __init__(self, endpoint: str, replay_endpoint: str | None, sink: EventSink) -> None:
+    def __init__(
+        self, endpoint: str, replay_endpoint: str | None, sink: EventSink, *, dp_rank: int | None = None
+    ) -> None:
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
+        self.dp_rank = dp_rank
         self.follower = EventFollower(sink)
         self.synchronised = asyncio.Event()
         self._context = zmq.asyncio.Context.instance()
@@ -69,10 +73,15 @@ class KvSubscriber:
     def _take(self, frames: list[bytes]) -> bool:
         """Apply one message; a batch that cannot be read is as good as lost."""
         try:
-            return self.follower.receive(parse_message(frames))
+            batch = parse_message(frames)
+            return self._is_ours(batch) and self.follower.receive(batch)
         except WorkerError as error:
             log.warning("kv_events.unreadable", endpoint=self.endpoint, error=str(error))
             return False
+
+    def _is_ours(self, batch: EventBatch) -> bool:
+        """Whether it is of the rank that is followed: ranks number their batches each by itself."""
+        return self.dp_rank is None or batch.dp_rank in (None, self.dp_rank)
 
     async def _synchronise(self) -> None:
         """Close the gap by replay, or forget the worker's blocks."""

@@ -13,6 +13,7 @@ from foreword.gateway.errors import Refusal
 from foreword.gateway.exchange import Exchange
 from foreword.gateway.fleet import Fleet
 from foreword.gateway.member import Client
+from foreword.gateway.worker_url import expand_ranks
 
 DRAIN_SECONDS = 30.0
 MAX_WORKERS = 1024
@@ -37,16 +38,17 @@ class WorkerEndpoints:
         await exchange.respond_json({"workers": [self._describe(worker.name) for worker in self._fleet.statistics()]})
 
     async def add(self, exchange: Exchange) -> None:
-        """Take a worker in: 201 whether or not it can be reached yet, its state says which."""
-        url = exchange.decode(_ADD).url
-        if len(self._fleet.statistics()) >= MAX_WORKERS:
-            raise Refusal(f"There are {MAX_WORKERS} workers, which is the limit.", status=409, code="too_many")
+        """Take a worker in: 201 whether or not it can be reached yet, its state says which. Ranks come as a list."""
         try:
-            client = self._make(url)
-            await self._fleet.add(client)
+            clients = [self._make(url) for url in expand_ranks(exchange.decode(_ADD).url)]
+            if len(self._fleet.statistics()) + len(clients) > MAX_WORKERS:
+                raise Refusal(f"There may be {MAX_WORKERS} workers at most.", status=409, code="too_many")
+            for client in clients:
+                await self._fleet.add(client)
         except ConfigError as error:
             raise Refusal(str(error), param="url", code="invalid_value") from error
-        await exchange.respond_json(self._describe(client.name), status=201)
+        added = [self._describe(client.name) for client in clients]
+        await exchange.respond_json(added[0] if len(added) == 1 else {"workers": added}, status=201)
 
     async def remove(self, exchange: Exchange) -> None:
         """Drain a worker and let it go; the answer comes when it has gone."""

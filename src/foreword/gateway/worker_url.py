@@ -6,15 +6,19 @@
 
 Options follow as a query: ``kv-events`` and ``kv-replay`` (ZMQ endpoints of its KV events), ``handshake`` (ZMQ workers),
 ``model`` (the name it is served under here), ``key-file`` (sent as a bearer token), ``ca``, ``cert`` and ``cert-key`` (TLS).
+
+A server with data-parallel ranks is as many workers, each with a cache and a queue of its own: ``dp-size=N`` stands for N URLs
+with ``dp-rank=0`` to ``N-1``. Rank R's KV events are at the port given plus R, where vLLM and SGLang publish them.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from foreword.errors import ConfigError
 
@@ -30,7 +34,10 @@ SCHEMES: dict[str, tuple[Transport, bool]] = {
 }
 """Scheme -> transport, and whether over TLS."""
 
-OPTIONS = ("kv-events", "kv-replay", "handshake", "model", "key-file", "ca", "cert", "cert-key")
+OPTIONS = (
+    "kv-events", "kv-replay", "handshake", "model", "key-file", "ca", "cert", "cert-key", "dp-size", "dp-rank",
+)  # fmt: skip
+MAX_RANKS = 1024
 DEFAULT_HANDSHAKE = "tcp://127.0.0.1:29550"
 """vLLM's default --data-parallel-rpc-port."""
 
@@ -66,12 +73,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConnection:
-    """A worker's URL, taken apart. ``name`` is the URL without its query, which may hold paths of secrets.
+    """A worker's URL, taken apart. ``name`` is the URL without its query, which may hold paths of secrets, and its rank.
 
     Attributes:
         address: HOST:PORT, or the PATH of ZMQ sockets.
         model: the name to serve it under, in place of the worker's own.
         api_key: sent to the worker with every request; never shown.
+        dp_rank: the data-parallel rank that its requests are for; None leaves that to the server.
     """
 
     name: str
@@ -83,6 +91,7 @@ class WorkerConnection:
     kv_events: str | None = None
     kv_replay: str | None = None
     handshake: str = DEFAULT_HANDSHAKE
+    dp_rank: int | None = None
 
     def __repr__(self) -> str:
         return f"WorkerConnection({self.name!r})"
@@ -91,6 +100,20 @@ class WorkerConnection:
     def base_url(self) -> str:
         """Of HTTP workers, without a slash at the end."""
         return f"{'https' if self.tls else 'http'}://{self.address}"
+
+
+def expand_ranks(url: str) -> list[str]:
+    """A URL with ``dp-size=N`` as N URLs, one a rank; any other as it is. Raises ConfigError for a size that is none."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    size = dict(options).get("dp-size")
+    if size is None:
+        return [url]
+    kept = [(name, value) for name, value in options if name not in ("dp-size", "dp-rank")]
+    return [
+        urlunsplit(parts._replace(query=urlencode([*kept, ("dp-rank", rank)], safe="/:")))
+        for rank in range(_parse_number("dp-size", size, least=1))
+    ]
 
 
 def parse_worker_url(url: str) -> WorkerConnection:
@@ -109,18 +132,38 @@ def parse_worker_url(url: str) -> WorkerConnection:
     transport, secure = SCHEMES[parts.scheme]
     options = _parse_options(parts.query)
     address = _parse_ipc(parts.netloc, parts.path) if transport == "zmq" else _parse_host(url, parts.netloc, parts.path)
+    rank = _parse_number("dp-rank", options["dp-rank"]) if "dp-rank" in options else None
+    if transport == "zmq" and {"dp-rank", "dp-size"} & set(options):
+        raise ConfigError(
+            "A ZMQ worker is one engine, whatever its rank.", hint="Give each rank's engine a URL of its own."
+        )
     files = {name: Path(options[name]) if name in options else None for name in ("ca", "cert", "cert-key")}
     return WorkerConnection(
-        name=f"{parts.scheme}://{address}",
+        name=f"{parts.scheme}://{address}" + ("" if rank is None else f"@{rank}"),
         transport=transport,
         address=address,
         tls=Tls(files["ca"], files["cert"], files["cert-key"]) if secure else None,
         model=options.get("model", ""),
         api_key=_read(Path(options["key-file"])).decode().strip() if "key-file" in options else "",
-        kv_events=options.get("kv-events"),
-        kv_replay=options.get("kv-replay"),
+        kv_events=_offset(options.get("kv-events"), rank),
+        kv_replay=_offset(options.get("kv-replay"), rank),
         handshake=options.get("handshake", DEFAULT_HANDSHAKE),
+        dp_rank=rank,
     )
+
+
+def _offset(endpoint: str | None, rank: int | None) -> str | None:
+    """Where a rank publishes: at the port plus its rank over TCP."""
+    match = re.fullmatch(r"(tcp://.*:)(\d+)", endpoint or "")
+    return f"{match[1]}{int(match[2]) + rank}" if match and rank else endpoint
+
+
+def _parse_number(name: str, text: str, *, least: int = 0) -> int:
+    if not text.isdecimal() or not least <= int(text) <= MAX_RANKS:
+        raise ConfigError(
+            f"A worker's {name} is {text[:40]!r}, not a number of ranks.", hint=f"Give {least} to {MAX_RANKS}."
+        )
+    return int(text)
 
 
 def _parse_options(query: str) -> dict[str, str]:
