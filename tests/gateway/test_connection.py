@@ -174,3 +174,45 @@ def test_head_request(client: httpx.Client) -> None:
     """HEAD is answered as GET, without a body."""
     response = client.head("/health")
     assert (response.status_code, response.content) == (200, b"")
+
+
+UPGRADE = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+def test_an_upgrade_is_not_heard(shared: Running, step: int) -> None:
+    """A client that would rather speak HTTP/2 is answered in HTTP/1.1, its body whole, however it arrives; so is the next."""
+    sent = tokenize("upgrade me", *UPGRADE) + tokenize("then me", *UPGRADE) + tokenize("and me", b"connection: close")
+    with connect(shared) as raw:
+        for start in range(0, len(sent), step):
+            raw.sendall(sent[start : start + step])
+        answers = read_all(raw)
+    assert answers.count(b"HTTP/1.1 200 OK") == 3
+    assert [b'"char_count":%d' % count in answers for count in (10, 7, 6)] == [True] * 3
+
+
+def test_an_upgrade_with_a_body_in_chunks(shared: Running) -> None:
+    """The framing is the request's own."""
+    body = json.dumps({"model": MODEL, "prompt": "in chunks"}).encode()
+    head = b"\r\n".join(
+        [b"POST /v1/tokenize HTTP/1.1", b"host: x", b"content-type: application/json", *UPGRADE,
+         b"transfer-encoding: chunked", b"", b""]
+    )  # fmt: skip
+    with connect(shared) as raw:
+        raw.sendall(head + b"%x\r\n%b\r\n" % (len(body), body))
+        raw.sendall(b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = read_all(raw)
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert b'"char_count":9' in answers
+
+
+def test_a_websocket_is_refused_as_what_it_asks_for(shared: Running) -> None:
+    """There is none here: the path and method are what is answered."""
+    with connect(shared) as raw:
+        raw.sendall(
+            b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+            b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        )
+        answers = read_all(raw)
+    assert (answers.count(b"HTTP/1.1 405"), answers.count(b"HTTP/1.1 200")) == (1, 1)

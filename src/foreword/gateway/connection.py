@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from foreword.gateway.errors import Headers
@@ -16,6 +18,7 @@ MAX_HEAD = 65_536
 HEAD_TIMEOUT = 20.0
 """Seconds in which a head must arrive: from the connection's opening, or from the first byte of a later request."""
 
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _TOO_LARGE = b"431 Request Header Fields Too Large", b"headers_too_large", b"The request's head is over 65536 bytes."
 _TOO_SLOW = b"408 Request Timeout", b"head_timeout", b"The request's head did not arrive in time."
 _INVALID = b"400 Bad Request", b"invalid_http", b"This is not a valid HTTP/1.1 request."
@@ -61,13 +64,47 @@ def _write(cycle: RequestResponseCycle, status: int, headers: Headers, body: byt
     cycle.on_response()
 
 
+class _Rest:
+    """A connection to a parser that begins at a request's body: the head it is given first is not told again."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
+        self.at_body = False
+
+    def on_message_begin(self) -> None:
+        """Begin the next request."""
+        if self.at_body:
+            self._connection.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take the next request's target."""
+        if self.at_body:
+            self._connection.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header of the next request."""
+        if self.at_body:
+            self._connection.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the next request."""
+        if self.at_body:
+            self._connection.on_headers_complete()
+
+
 class Connection(HttpToolsProtocol):
-    """A connection whose request heads are bounded in size and time, and refused in the API's own shape."""
+    """A connection whose request heads are bounded in size and time, and refused in the API's own shape.
+
+    A wish to change the protocol (``Upgrade: h2c`` and the like) is not heard, as HTTP allows: the request is answered.
+    """
 
     _head: object = None
     _head_bytes = 0
     _timer: asyncio.TimerHandle | None = None
     _used = 0.0
+    _body_at: int | None = None
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -88,11 +125,34 @@ class Connection(HttpToolsProtocol):
         if self._between_requests() and self._answer_at_once(data):
             return
         super().data_received(data)
+        while self._body_at is not None:
+            data, self._body_at = data[self._body_at :], None
+            self._reframe()
+            super().data_received(data)
         scope: Any = self.scope  # None until the first head begins, whatever uvicorn declares
         if scope is None or "path" not in scope:
             self._check_open_head(len(data))
         elif self._timer is not None:
             self._stop_timer()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Note where the body begins: the parser stopped there, for what follows would be another protocol's."""
+        error = sys.exc_info()[1]
+        self._body_at = error.args[0] if error is not None else None
+
+    def _reframe(self) -> None:
+        """Read the body of a request whose upgrade is not heard with a parser of its own, told how long it is."""
+        rest = _Rest(self)
+        framing = [b"%b: %b\r\n" % header for header in self.headers if header[0] in _FRAMING]
+        self.parser = httptools.HttpRequestParser(rest)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
+        rest.at_body = True
+
+    def on_message_complete(self) -> None:
+        """End the body, unless it is still to come: the parser takes a request that would upgrade for whole."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def _between_requests(self) -> bool:
         """Whether the next byte begins a request, nothing is owed to earlier ones, and the client reads its answers."""
