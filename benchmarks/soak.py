@@ -148,14 +148,13 @@ def some_request(chooser: random.Random) -> tuple[str, Json]:
     question = f"Question {chooser.randrange(10_000)}?"
     ids = list((shared + question).encode())
     messages = [{"role": "system", "content": shared}, {"role": "user", "content": question}]
-    path, fields = chooser.choice(
-        [
-            ("/v1/chat/completions", {"messages": messages}),
-            ("/v1/completions", {"prompt": ids, "max_tokens": ANSWER_TOKENS}),
-            ("/v1/responses", {"instructions": shared, "input": question}),
-            ("/v1/messages", {"system": shared, "messages": messages[1:], "max_tokens": ANSWER_TOKENS}),
-        ]
-    )
+    forms: list[tuple[str, Json]] = [
+        ("/v1/chat/completions", {"messages": messages}),
+        ("/v1/completions", {"prompt": ids, "max_tokens": ANSWER_TOKENS}),
+        ("/v1/responses", {"instructions": shared, "input": question}),
+        ("/v1/messages", {"system": shared, "messages": messages[1:], "max_tokens": ANSWER_TOKENS}),
+    ]
+    path, fields = chooser.choice(forms)
     return path, {"model": MODEL, "stream": chooser.random() < 0.7, **fields}
 
 
