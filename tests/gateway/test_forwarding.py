@@ -34,7 +34,8 @@ class Upstream:
 
     async def models(self, _: web.Request) -> web.Response:
         """One model."""
-        return web.json_response({"data": [{"id": "up", "max_model_len": 4096}]})
+        rows = [{"id": "up", "max_model_len": 4096, "parent": None}, {"id": "ada", "parent": "up"}]
+        return web.json_response({"data": rows})
 
     async def health(self, _: web.Request) -> web.Response:
         """Well."""
@@ -140,6 +141,7 @@ def test_streams_pass_as_they_come(up: Upstream, gateway: Running) -> None:
     """Events of the worker, unchanged and in order."""
     response = post(gateway, body(stream=True))
     assert response.headers["content-type"].startswith("text/event-stream")
+    assert 'time_to_first_token_seconds_count{model="up"} 1.0' in httpx.get(gateway.url + "/metrics").text
     assert response.content == b'data: {"n": 1}\n\ndata: %b\n\ndata: [DONE]\n\n' % json.dumps({"usage": USAGE}).encode()
 
 
@@ -184,7 +186,7 @@ def test_our_own_models_are_still_answered_here(up: Upstream, gateway: Running) 
     assert response.json()["choices"][0]["message"]["content"] == "Paris, of course."
     assert up.bodies == []
     models = httpx.get(gateway.url + "/v1/models").json()["data"]
-    assert [model["id"] for model in models] == ["fake-model", "up"]
+    assert [model["id"] for model in models] == ["fake-model", "up", "ada"]
     assert httpx.get(gateway.url + "/v1/models/up").json()["max_model_len"] == 4096
 
 
@@ -332,6 +334,18 @@ def test_what_cannot_be_read_here_is_the_workers_business(up: Upstream) -> None:
         for fields in ({"tool_choice": "required"}, {"messages": [{"role": "user", "content": [{"type": "odd"}]}]}):
             assert post(running, body(**fields)).status_code == 200
     assert len(up.bodies) == 2
+
+
+def test_an_adapters_prompts_are_its_own(up: Upstream) -> None:
+    """A LoRA adapter is served under its own name: only blocks computed with it are foretold to its requests."""
+    prompt = list(range(40))
+    with serve(worker_urls=(up.url,)) as running:
+        sink = running.gateway.pool.view.follow(up.url)
+        sink.apply(BlockStored([1, 2], None, prompt[:32], 16, "ada", [("ada",), ("ada",)]))
+        for model, predicted in (("up", 0), ("ada", 32)):
+            sent = json.dumps({"model": model, "prompt": prompt}).encode()
+            assert post(running, sent, "/v1/completions").status_code == 200
+            assert running.gateway.pool.statistics()[1].predicted_tokens == predicted
 
 
 def test_a_request_goes_to_the_rank_that_holds_its_prompt(up: Upstream) -> None:

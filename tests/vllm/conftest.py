@@ -76,7 +76,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = START_SE
         with contextlib.suppress(httpx.HTTPError):
             if condition():
                 return
-        time.sleep(0.25)
+        time.sleep(0.05)
     raise AssertionError(f"{what} did not come true in {seconds} seconds")
 
 
@@ -149,6 +149,51 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         finally:
             gateway.kill()
             worker.kill()
+
+
+@dataclass
+class Pair:
+    """A gateway in front of two workers over HTTP."""
+
+    url: str
+    workers: dict[str, Process]
+    gateway: Process
+
+    def states(self) -> dict[str, dict[str, object]]:
+        """The workers as the gateway sees them, by name."""
+        rows = httpx.get(f"{self.url}/v1/workers", timeout=10).json()["workers"]
+        return {row["name"]: row for row in rows}
+
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+        """Return when a condition holds; the test fails when it does not in time."""
+        wait_for(condition, what, seconds)
+
+    def wait_healthy(self) -> None:
+        """Return when both take requests."""
+        wait_for(lambda: all(row["state"] == "healthy" for row in self.states().values()), "two healthy workers")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two workers of one model and a gateway that knows their tokenizer."""
+    folder = tmp_path_factory.mktemp("pair")
+    gateway_port, urls, workers = free_port(), [], {}
+    for number in range(2):
+        port, events, replay = (free_port() for _ in range(3))
+        log = folder / f"vllm-{number}.log"
+        workers[f"http://127.0.0.1:{port}"] = Process(worker_command("http", port, events, replay), log, ENVIRONMENT)
+        urls.append(f"http://127.0.0.1:{port}?kv-events=tcp://127.0.0.1:{events}&kv-replay=tcp://127.0.0.1:{replay}")
+    command = [sys.executable, "-m", "foreword", "serve", "--port", str(gateway_port), "--worker-urls", *urls]
+    gateway = Process([*command, "--model-path", str(model_folder())], folder / "gateway.log")
+    made = Pair(f"http://127.0.0.1:{gateway_port}", workers, gateway)
+    try:
+        for process in (*workers.values(), gateway):
+            process.start()
+        made.wait_healthy()
+        yield made
+    finally:
+        for process in (gateway, *workers.values()):
+            process.kill()
 
 
 def worker_command(transport: str, port: int, events: int, replay: int) -> list[str]:

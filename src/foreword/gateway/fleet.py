@@ -334,6 +334,10 @@ class Fleet:
         """Whether requests for the model are passed on as they are; raises ModelNotFound."""
         return hasattr(self.find_model(model), "forward")
 
+    def is_adapter(self, model: str) -> bool:
+        """Whether the name is of a LoRA adapter rather than of a whole model; raises ModelNotFound."""
+        return model in getattr(self.find_model(model), "adapters", ())
+
     # Telling
 
     def statistics(self) -> tuple[MemberStatistics, ...]:

@@ -37,13 +37,15 @@ class _Peek(msgspec.Struct):
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     prompt_cache_key: str | None = None
 
-    def routing_prompt(self, token_ids: Sequence[int] | None, cache_salt: str | None) -> Prompt:
+    def routing_prompt(
+        self, token_ids: Sequence[int] | None, cache_salt: str | None, lora: str | None = None
+    ) -> Prompt:
         """The prompt as routing sees it: its ids where they are known or the client sent ids, else its text."""
         ids = _token_ids(bytes(self.prompt)) if token_ids is None else token_ids
         if ids is not None:
-            return Prompt(ids, b"", cache_salt, self.prompt_cache_key)
+            return Prompt(ids, b"", cache_salt, self.prompt_cache_key, lora)
         parts = (self.tools, self.system, self.instructions, self.messages, self.input, self.prompt)
-        return Prompt(None, b"".join(map(bytes, parts)), cache_salt, self.prompt_cache_key)
+        return Prompt(None, b"".join(map(bytes, parts)), cache_salt, self.prompt_cache_key, lora)
 
     def salted(self, organisation: str, body: bytes) -> tuple[str | None, bytes]:
         """The salt that the worker goes by, and the body that says so: an organisation's is never the client's own."""
@@ -112,7 +114,7 @@ class Forwarding:
         salt, body = peek.salted(exchange.organisation, exchange.body)
         assignment, response = await self._fleet.forward(
             peek.model,
-            peek.routing_prompt(token_ids, salt),
+            peek.routing_prompt(token_ids, salt, peek.model if self._fleet.is_adapter(peek.model) else None),
             method=exchange.method,
             path=exchange.target,
             headers=exchange.scope["headers"],
@@ -120,19 +122,23 @@ class Forwarding:
         )
         exchange.log.update(event="llm.request", model=peek.model, worker=assignment.name)
         try:
-            await self._relay(exchange, response)
+            await self._relay(exchange, peek.model, response)
         finally:
             response.close()
             self._note(exchange, peek.model, assignment, token_ids)
 
-    async def _relay(self, exchange: Exchange, response: ProxyResponse) -> None:
+    async def _relay(self, exchange: Exchange, model: str, response: ProxyResponse) -> None:
         streams = any(
             name.lower() == b"content-type" and value.startswith(b"text/event-stream")
             for name, value in response.headers
         )
         await exchange.start_relay(response.status, response.headers, self._error_event if streams else None)
-        while chunk := await response.read_chunk():
+        chunk = await response.read_chunk()
+        if streams:
+            self._serving.note_first_token(exchange, model)
+        while chunk:
             await exchange.send_event(chunk)
+            chunk = await response.read_chunk()
         await exchange.end_stream()
 
     def _note(self, exchange: Exchange, model: str, assignment: Assignment, token_ids: Sequence[int] | None) -> None:

@@ -92,6 +92,7 @@ class HttpWorker:
         self.name = connection.name
         self.models: tuple[str, ...] = ()
         self.max_model_len = 0
+        self.adapters: frozenset[str] = frozenset()
         self._statistics = WorkerStatistics()
         self._session: aiohttp.ClientSession | None = None
 
@@ -108,6 +109,7 @@ class HttpWorker:
         try:
             rows = answer["data"]
             self.models = (self.connection.model,) if self.connection.model else tuple(row["id"] for row in rows)
+            self.adapters = frozenset(row["id"] for row in rows if row.get("parent"))
             self.max_model_len = max((row.get("max_model_len") or 0 for row in rows), default=0)
         except (KeyError, TypeError, AttributeError) as error:
             raise WorkerUnavailable(f"The worker {self.name} has no list of models at /v1/models.") from error

@@ -34,12 +34,14 @@ class Prompt:
     Attributes:
         text: what the prompt's text begins with, in the order the model reads it; used when there are no ids.
         num_tokens: exact with ids, else estimated from the text.
+        lora: the adapter it is for, by the name that KV events give it.
     """
 
     token_ids: Sequence[int] | None = None
     text: bytes = b""
     cache_salt: str | None = None
     sticky_key: str | None = None
+    lora: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -47,10 +49,10 @@ class Prompt:
         return len(self.token_ids) if self.token_ids is not None else len(self.text) // BYTES_A_TOKEN + 1
 
     def keys(self) -> list[bytes]:
-        """A chained key for each block: equal keys mean equal blocks behind equal prefixes, of the same salt."""
+        """A chained key for each block: equal keys mean equal blocks behind equal prefixes, of the same salt and adapter."""
         data = self.text if self.token_ids is None else array("I", self.token_ids).tobytes()
         step = TOKENS_A_KEY * BYTES_A_TOKEN
-        key = hashlib.blake2b(repr(self.cache_salt).encode(), digest_size=16).digest()
+        key = hashlib.blake2b(repr((self.cache_salt, self.lora)).encode(), digest_size=16).digest()
         keys = []
         for start in range(0, min(len(data) // step, MAX_KEYS) * step, step):
             key = hashlib.blake2b(data[start : start + step], key=key, digest_size=16).digest()
@@ -134,7 +136,7 @@ class PrefixView:
         keys = prompt.keys()
         predicted: dict[str, int] = {}
         if prompt.token_ids is not None:
-            predicted = self.index.match(prompt.token_ids, cache_salt=prompt.cache_salt)
+            predicted = self.index.match(prompt.token_ids, cache_salt=prompt.cache_salt, lora=prompt.lora)
         expected = dict(predicted)
         for worker, source in self._sources.items():
             exact = source.has_events and prompt.token_ids is not None

@@ -108,7 +108,7 @@ class Serving:
                 async for item in merged:
                     if first:
                         first = False
-                        self._note_first_token(exchange, generations[0].model)
+                        self.note_first_token(exchange, generations[0].model)
                     yield item
         finally:
             self._account(exchange, generations)
@@ -126,7 +126,8 @@ class Serving:
         await exchange.wait_until_gone()
         self.in_flight.interrupt(exchange, Interrupted("The client left.", status=499, code="client_gone"))
 
-    def _note_first_token(self, exchange: Exchange, model: str) -> None:
+    def note_first_token(self, exchange: Exchange, model: str) -> None:
+        """Record how long the client waited."""
         exchange.log["ttft_ms"] = round(exchange.elapsed * 1e3, 3)
         self.metrics.observe_first_token(model, exchange.elapsed)
 

@@ -1,0 +1,81 @@
+"""Two real workers of one model: requests follow their prefix, and when one is killed the other takes over."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.engine
+
+MODEL = "smollm2-135m"
+Pair = Any  # conftest.Pair: test modules cannot import it by name
+
+
+def complete(pair: Pair, prompt: list[int], **more: Any) -> dict[str, Any]:
+    """One answered completion."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, "temperature": 0, **more}
+    response = httpx.post(f"{pair.url}/v1/completions", json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def served(pair: Pair) -> dict[str, int]:
+    """Requests that each worker has answered."""
+    return {name: int(str(row["served"])) for name, row in pair.states().items()}
+
+
+def test_requests_follow_their_prefix(pair: Pair) -> None:
+    """Two prefixes settle on a worker each: after the first of each, all full blocks are cached, as foretold."""
+    for number in range(10):
+        for base in (range(2000, 2200), range(5000, 5200)):
+            answer = complete(pair, [*base, 100 + number])
+            pair.wait_for(lambda: not any(row["requests"] for row in pair.states().values()), "answers on the books", 5)
+            cached = (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+            assert cached == (192 if number else 0)
+    assert sorted(served(pair).values()) == [10, 10]
+    assert [row["mispredicted"] for row in pair.states().values()] == [0, 0]
+
+
+def test_a_killed_workers_requests_finish_elsewhere(pair: Pair) -> None:
+    """Kill -9 in mid-stream: that client gets an error event, a stream beside it and all new requests do not notice."""
+    busy = {name: row["requests"] for name, row in pair.states().items()}
+    assert set(busy.values()) == {0}
+    body = {"model": MODEL, "max_tokens": 400, "stream": True, "ignore_eos": True, "temperature": 0}
+    with httpx.Client(timeout=120) as client:
+        streams = [
+            client.stream("POST", f"{pair.url}/v1/completions", json={**body, "prompt": [*range(start, start + 200)]})
+            for start in (2000, 5000)
+        ]
+        with streams[0] as doomed, streams[1] as other:
+            first, second = doomed.iter_text(), other.iter_text()
+            texts = [next(first), next(second)]
+            (victim,) = (name for name in pair.workers if name == worker_of_prefix(pair, 2000))
+            pair.workers[victim].kill()
+            texts[0] += "".join(first)
+            after = [complete(pair, [*range(2000, 2200), 7]) for _ in range(3)]
+            texts[1] += "".join(second)
+    error = json.loads(texts[0].strip().split("\n\n")[-2].removeprefix("data: "))["error"]
+    assert error["code"] in ("worker_error", "worker_unavailable")
+    assert "error" not in texts[1]
+    assert texts[1].count("data: {") >= 400
+    assert len(after) == 3
+    pair.workers[victim].start()
+    pair.wait_healthy()
+    came_back = served(pair)[victim]
+    for number in range(6):
+        complete(pair, [*range(9000 + 300 * number, 9200 + 300 * number)])
+    assert served(pair)[victim] > came_back
+    assert [row["mispredicted"] for row in pair.states().values()] == [0, 0]
+
+
+def worker_of_prefix(pair: Pair, start: int) -> str:
+    """The worker that answers a prompt of that prefix now: the one whose count grows."""
+    before = {name: row["requests"] for name, row in pair.states().items()}
+    assert sorted(before.values()) == [1, 1]
+    counts = served(pair)
+    complete(pair, [*range(start, start + 200), 3])
+    return next(name for name, count in served(pair).items() if count > counts[name])
