@@ -14,6 +14,7 @@ from aiohttp import web
 
 from foreword.core.events import BlockStored
 from foreword.errors import ConfigError
+from foreword.gateway import chat
 from foreword.gateway.body_salt import worker_salt
 from foreword.testing.chat import ByteTokenizer, ChatMLTemplate
 from foreword.testing.server import Running, serve
@@ -334,6 +335,18 @@ def test_what_cannot_be_read_here_is_the_workers_business(up: Upstream) -> None:
         for fields in ({"tool_choice": "required"}, {"messages": [{"role": "user", "content": [{"type": "odd"}]}]}):
             assert post(running, body(**fields)).status_code == 200
     assert len(up.bodies) == 2
+
+
+def test_a_fault_in_reading_along_costs_no_request(up: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks while ids and verdict are made here, the worker answers."""
+
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(chat, "prepare_chat", broken)
+    with serve(worker_urls=(up.url,), tokenizer_path="the-workers-own") as running:
+        assert post(running, body()).status_code == 200
+    assert up.bodies == [body()]
 
 
 def test_an_adapters_prompts_are_its_own(up: Upstream) -> None:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+import structlog
 
 from foreword.errors import ForewordError
 from foreword.gateway import sse
@@ -19,6 +20,8 @@ from foreword.gateway.exchange import ErrorEvent, Exchange, Handler
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.prefix_view import Prompt
 from foreword.gateway.serving import Serving
+
+log = structlog.get_logger()
 
 ReadPrompt = Callable[[Exchange], Awaitable[Sequence[int] | None]]
 """The ids of a request's prompt, its prefix noted on the way; raises ForewordError for what cannot be read here."""
@@ -108,6 +111,9 @@ class Forwarding:
         try:
             return await self._read_prompt(exchange)
         except ForewordError:
+            return None
+        except Exception as error:  # noqa: BLE001 - reading along must not cost a request that the worker can answer
+            log.warning("forwarding.prompt_unread", request_id=exchange.request_id, error=type(error).__name__)
             return None
 
     async def _forward(self, exchange: Exchange, peek: _Peek, token_ids: Sequence[int] | None) -> None:
