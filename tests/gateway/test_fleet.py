@@ -202,6 +202,31 @@ async def test_no_healthy_worker_is_said_with_when_to_retry() -> None:
     assert (await ask(fleet))[0] == "a"
 
 
+async def test_who_is_away_is_asked_for_more_often() -> None:
+    """What comes back is used within a second; what is well is asked every fifth time, and leaving in between is no fault."""
+    well, away = FakeWorker("well"), FakeWorker("away")
+    fleet = await started(well, away)
+    asked: list[str] = []
+
+    def counting(worker: FakeWorker) -> Any:
+        async def check_health() -> bool:
+            asked.append(worker.name)
+            if worker is well:
+                await fleet.remove("away")  # while it is being asked
+            return worker.healthy
+
+        return check_health
+
+    for worker in (well, away):
+        worker.check_health = counting(worker)  # type: ignore[method-assign]
+    away.healthy = False
+    await fleet.check("away")
+    for tick in range(1, 6):
+        await fleet.check_due(tick)
+    assert sorted(asked) == ["away"] * 6 + ["well"]
+    assert [member.name for member in fleet.statistics()] == ["well"]
+
+
 async def test_models_are_told_apart() -> None:
     """A request reaches only workers of its model; an unknown one names those there are."""
     fleet = await started(FakeWorker("a", "small"), FakeWorker("b", "large"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -28,7 +29,9 @@ from foreword.generation import GenerateOutput, GenerateRequest
 log = structlog.get_logger()
 
 HEALTH_INTERVAL = 5.0
-"""Seconds between health checks of each worker."""
+"""Seconds between health checks of each worker that is well; a check may take as long."""
+COMEBACK_INTERVAL = 1.0
+"""Seconds between health checks of each worker that is not: what is back is used at once."""
 MAX_ATTEMPTS = 3
 """Workers that one request is sent to at most."""
 PREFIX_KEYS = 4
@@ -156,13 +159,21 @@ class Fleet:
 
     async def check_forever(self) -> None:
         """Ask every worker how it is, again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(HEALTH_INTERVAL)
-            await asyncio.gather(*(self.check(name) for name in list(self._members)))
+        for tick in itertools.count(1):
+            await asyncio.sleep(COMEBACK_INTERVAL)
+            await self.check_due(tick)
+
+    async def check_due(self, tick: int) -> None:
+        """Ask those whose turn it is: who is away at every tick, who is well at every few."""
+        everyone = tick % round(HEALTH_INTERVAL / COMEBACK_INTERVAL) == 0
+        due = [member for member in self._members.values() if everyone or not member.healthy]
+        await asyncio.gather(*map(self._check, due))
 
     async def check(self, name: str) -> bool:
-        """Ask one worker how it is."""
-        member = self._member(name)
+        """Ask one worker how it is; raises ConfigError when there is none by that name."""
+        return await self._check(self._member(name))
+
+    async def _check(self, member: Member) -> bool:
         try:
             async with asyncio.timeout(HEALTH_INTERVAL):
                 healthy = await member.client.check_health()
@@ -171,7 +182,7 @@ class Fleet:
         if healthy and not member.healthy:
             await self._reached(member)
         elif member.healthy and not healthy:
-            log.warning("worker.unhealthy", worker=name)
+            log.warning("worker.unhealthy", worker=member.name)
         member.healthy = healthy
         return healthy
 
