@@ -81,6 +81,36 @@ def test_fingerprints_and_metrics_count(judged: Running) -> None:
     assert 'foreword_seam_verdicts_total{cause="A1",model=' in httpx.get(f"{judged.url}/metrics").text
 
 
+def complete(running: Running, prompt: object, lane: str) -> httpx.Headers:
+    """The headers of one answer of /v1/completions."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    response = httpx.post(f"{running.url}/v1/completions", json=body, headers={"x-foreword-lane": lane}, timeout=30)
+    assert response.status_code == 200
+    return response.headers
+
+
+def test_completions_are_judged_as_chat_is(judged: Running) -> None:
+    """A clock ahead of the rest is a seam; another question at the end and a longer text are none."""
+    text = "It is {} now. " + "Answer from the manual, in short, and say which page. " * 9
+    assert complete(judged, text.format("10:00:01"), "text")["x-foreword-shared-tokens"] == "0"
+    broken = complete(judged, text.format("10:00:09") + "Why?", "text")
+    assert broken["x-foreword-cause"] == "A1"
+    assert broken["x-foreword-seam"] == broken["x-foreword-shared-tokens"] != "0"
+    asked = complete(judged, text.format("10:00:09") + "Who?", "text")
+    assert "x-foreword-cause" not in asked
+    assert int(asked["x-foreword-shared-tokens"]) > 50
+
+
+def test_prompts_of_ids_are_judged_by_their_ids(judged: Running) -> None:
+    """A first token that one side lacks is E3; ids that go on are no seam; a list of prompts gets the first's headers."""
+    ids = list(range(20, 60))
+    complete(judged, ids, "ids")
+    assert "x-foreword-cause" not in complete(judged, [*ids, 7], "ids")
+    assert complete(judged, [1, *ids], "ids")["x-foreword-cause"] == "E3"
+    several = complete(judged, [[*ids, 9], [3, 4, 5]], "ids")
+    assert int(several["x-foreword-shared-tokens"]) == len(ids)
+
+
 def test_watch_prints_a_line_a_request(judged: Running) -> None:
     """The bar, the tokens, the cause and the place."""
     ask(judged, "13:00:01", lane="watch")

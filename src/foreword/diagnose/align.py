@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from foreword.diagnose.likeness import is_alike
+from foreword.diagnose.likeness import is_alike, is_same
 from foreword.diagnose.texts import common_prefix
 
 
@@ -30,23 +30,62 @@ def _is_named_permutation(a_keys: Sequence[str], b_keys: Sequence[str]) -> bool:
     return len(shared) > 1 and [k for k in a_keys if k in shared] != [k for k in b_keys if k in shared]
 
 
-Aligned = tuple[Literal["pair", "gap"], int, int, int, int]
-"""A pair of like elements or a run only one side has, as start and end in A and in B."""
+def same_runs(a: list[Any], b: list[Any]) -> list[range]:
+    """The places where both have the same element, spelled the same, as runs; found by leaps, since most are the same."""
+    runs: list[range] = []
+    left = [(0, min(len(a), len(b)))]
+    while left:
+        low, high = left.pop()
+        if low == high:
+            continue
+        if is_same(a[low:high], b[low:high]):
+            start = runs.pop().start if runs and runs[-1].stop == low else low
+            runs.append(range(start, high))
+        elif high - low > 1:
+            middle = low + 1 if low == 0 else (low + high) // 2
+            left += [(middle, high), (low, middle)]
+    return runs
 
 
-def align(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], start: int) -> Iterator[Aligned]:
-    """Pairs of like elements from place ``start`` on, where keys first differ, and runs that only one side has."""
-    limit = min(len(a), len(b)) - start
+Aligned = tuple[Literal["same", "pair", "gap"], int, int, int, int]
+"""A run of the same elements, a pair of like ones, or a run only one side has, as start and end in A and in B."""
+
+
+def align(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], runs: Sequence[range]) -> Iterator[Aligned]:
+    """How elements of two lists belong together; a run that is the same and half of the list is where they are held."""
+    anchor = max(runs, key=len, default=range(0))
+    if 2 * len(anchor) < min(len(a), len(b)):
+        anchor = range(0)
+    keys = a_keys, b_keys
+    yield from _align_stretch(a, b, keys, range(anchor.start), range(anchor.start))
+    if anchor:
+        yield "same", anchor.start, anchor.stop, anchor.start, anchor.stop
+    yield from _align_stretch(a, b, keys, range(anchor.stop, len(a)), range(anchor.stop, len(b)))
+
+
+def _align_stretch(
+    a: list[Any], b: list[Any], keys: tuple[list[str], list[str]], x: range, y: range
+) -> Iterator[Aligned]:
+    """Pairs and gaps of one stretch of each list: what both begin and end with, then what ``difflib`` says."""
+    a_keys, b_keys = keys[0][x.start : x.stop], keys[1][y.start : y.stop]
+    head = common_prefix(a_keys, b_keys)
+    limit = min(len(a_keys), len(b_keys)) - head
     tail = common_prefix(a_keys[::-1][:limit], b_keys[::-1][:limit])
-    for tag, *ends in _opcodes(a_keys[start : len(a) - tail], b_keys[start : len(b) - tail]):
-        a0, a1, b0, b1 = (end + start for end in ends)
+    yield from _pairs(x.start, y.start, head)
+    opcodes = _opcodes(a_keys[head : len(a_keys) - tail], b_keys[head : len(b_keys) - tail])
+    for tag, *ends in opcodes:
+        a0, a1, b0, b1 = (end + head + at for end, at in zip(ends, (x.start, x.start, y.start, y.start), strict=True))
         if tag == "equal":
-            yield from (("pair", i, i + 1, b0 + i - a0, b0 + i - a0 + 1) for i in range(a0, a1))
+            yield from _pairs(a0, b0, a1 - a0)
         elif tag == "replace":
             yield from _align_replaced(a, b, range(a0, a1), range(b0, b1))
         else:
             yield "gap", a0, a1, b0, b1
-    yield from (("pair", len(a) - n, len(a) - n + 1, len(b) - n, len(b) - n + 1) for n in range(tail, 0, -1))
+    yield from _pairs(x.stop - tail, y.stop - tail, tail)
+
+
+def _pairs(x: int, y: int, count: int) -> Iterator[Aligned]:
+    return (("pair", x + n, x + n + 1, y + n, y + n + 1) for n in range(count))
 
 
 def _opcodes(a: Sequence[str], b: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:

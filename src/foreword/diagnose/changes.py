@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
-from foreword.diagnose.align import align, is_permutation
+from foreword.diagnose.align import align, is_permutation, same_runs
 from foreword.diagnose.likeness import canonical, is_same, item_key
-from foreword.diagnose.texts import common_prefix, find_hunks
+from foreword.diagnose.texts import find_hunks
 
 Path = tuple[str | int, ...]
 Op = Literal["text", "json", "value", "insert", "delete", "order", "keys", "append"]
@@ -59,6 +60,13 @@ class Same:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Elements of a list that both sides share."""
+
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One change: as a value on its own, or as characters or elements inside a Text or Items."""
 
@@ -91,7 +99,7 @@ class Fields:
     order: Choice | None = None
 
 
-Node = Same | Choice | Text | Items | Fields
+Node = Same | Run | Choice | Text | Items | Fields
 
 
 def compare(a: Any, b: Any, path: Path = ()) -> Node:
@@ -149,30 +157,34 @@ def _compare_fields(a: dict[str, Any], b: dict[str, Any], path: Path) -> Node:
 
 
 def _compare_items(a: list[Any], b: list[Any], path: Path) -> Node:
-    same = _same_places(a, b)
+    runs = same_runs(a, b)
+    if len(a) == len(b) and runs == [range(len(a))]:
+        return Same(b)
+    same = set(chain.from_iterable(runs))
     a_keys, b_keys = ([f"#{n}" if n in same else item_key(item) for n, item in enumerate(items)] for items in (a, b))
     if is_permutation(a_keys, b_keys):
         return _permuted(a, b, a_keys, b_keys, path)
-    start = common_prefix(a_keys, b_keys)
-    parts: list[Node] = [Same(b[n]) if n in same else compare(a[n], b[n], (*path, n)) for n in range(start)]
-    for tag, a0, a1, b0, b1 in align(a, b, a_keys, b_keys, start):
-        if tag == "pair":
+    parts: list[Node] = []
+    for tag, a0, a1, b0, b1 in align(a, b, a_keys, b_keys, runs):
+        if tag == "same":
+            parts.append(Run(b[b0:b1]))
+        elif tag == "pair":
             parts.append(Same(b[b0]) if a0 == b0 and b0 in same else compare(a[a0], b[b0], (*path, b0)))
-            continue
-        at_end = a1 == len(a) and b1 == len(b)
-        if a1 > a0:
-            op: Op = "append" if at_end and b1 == b0 else "delete"
-            parts.append(Choice(Change(op, (*path, a0), a[a0:a1], None, a, b, a0, b0)))
-        if b1 > b0:
-            op = "append" if at_end else "insert"
-            parts.append(Choice(Change(op, (*path, b0), None, b[b0:b1], a, b, a0, b0)))
-    is_same = len(a) == len(b) and all(isinstance(part, Same) for part in parts)
-    return Same(b) if is_same else Items(tuple(parts))
+        else:
+            parts += _only_one_side(a, b, range(a0, a1), range(b0, b1), path)
+    is_all_same = len(a) == len(b) and all(isinstance(part, Same | Run) for part in parts)
+    return Same(b) if is_all_same else Items(tuple(parts))
 
 
-def _same_places(a: list[Any], b: list[Any]) -> set[int]:
-    """The places where both have the same element, spelled the same: nothing more need be asked about them."""
-    return {n for n, (x, y) in enumerate(zip(a, b, strict=False)) if is_same(x, y)}
+def _only_one_side(a: list[Any], b: list[Any], x: range, y: range, path: Path) -> Iterator[Choice]:
+    """Elements ``x`` of A and ``y`` of B, which have no like on the other side; at the end of both they are appended."""
+    at_end = x.stop == len(a) and y.stop == len(b)
+    if x:
+        op: Op = "append" if at_end and not y else "delete"
+        yield Choice(Change(op, (*path, x.start), a[x.start : x.stop], None, a, b, x.start, y.start))
+    if y:
+        op = "append" if at_end else "insert"
+        yield Choice(Change(op, (*path, y.start), None, b[y.start : y.stop], a, b, x.start, y.start))
 
 
 def _permuted(a: list[Any], b: list[Any], a_keys: list[str], b_keys: list[str], path: Path) -> Node:
@@ -209,7 +221,7 @@ def changes_in(node: Node) -> Iterator[Change]:
         if node.order:
             yield node.order.change
         for part in node.parts if isinstance(node, Items) else node.fields.values():
-            if type(part) is not Same:
+            if type(part) is not Same and type(part) is not Run:
                 yield from changes_in(part)
 
 
@@ -220,6 +232,8 @@ def compose(node: Node, side: Chooser) -> Any:
     """Write the request down with each change taken from the side asked for; "cut" takes neither."""
     if isinstance(node, Same):
         return node.value
+    if isinstance(node, Run):
+        return list(node.values)
     if isinstance(node, Text):
         return "".join(part if isinstance(part, str) else _chosen(part, side, "") for part in node.parts)
     if isinstance(node, Choice):
@@ -238,7 +252,9 @@ def _compose_items(node: Items, side: Chooser) -> list[Any]:
     written: list[list[Any]] = []
     for part in node.parts:
         value = compose(part, side)
-        is_run = isinstance(part, Choice) and part.change.op in {"insert", "delete", "append"}
+        is_run = isinstance(part, Run) or (
+            isinstance(part, Choice) and part.change.op in {"insert", "delete", "append"}
+        )
         written.append([] if value is _NOTHING else value if is_run else [value])
     if node.order and side(node.order.change) == "a":
         ranked = sorted(range(len(written)), key=lambda index: node.a_order[index])

@@ -28,10 +28,12 @@ def is_same(a: Any, b: Any) -> bool:
     """Equal, with the same types and the keys in the same order: the same JSON, byte for byte."""
     if a is b:
         return True
-    if type(a) is not type(b) or not isinstance(a, dict | list):
-        return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b) or a != b:
+        return False
+    if not isinstance(a, dict | list):
+        return True
     try:
-        return len(a) == len(b) and _encode(a) == _encode(b)
+        return _encode(a) == _encode(b)
     except (TypeError, ValueError, RecursionError):
         return repr(a) == repr(b)
 

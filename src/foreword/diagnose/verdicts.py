@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foreword.diagnose.causes import Context, Verdict, detect
+from foreword.diagnose.causes.e_template import special_tokens
 from foreword.diagnose.changes import Change, changes_in, compare
 from foreword.diagnose.layout import format_path
 from foreword.diagnose.likeness import text_of
@@ -20,6 +21,8 @@ from foreword.diagnose.seam import shared_tokens
 from foreword.tokens.tokenizer import TokenIds
 
 Body = Mapping[str, Any]
+_WORTH = 64
+"""Characters of a text, about a block, that must stand behind a change in it before it is more than another question."""
 _PROVEN = 8
 """Tokens a rendered prompt may lose at its end to the generation prompt."""
 
@@ -139,6 +142,8 @@ class SeamWatch:
             found = first_cause(earlier.body, now.body)
         except Exception:  # noqa: BLE001 - a verdict must not cost the request it is about
             return replace(row, relation="expected")
+        if found is None and shared <= 1 and (shifted := special_tokens(earlier.ids, now.ids)):
+            found = Change("value", (), "", ""), shifted
         if found is None:
             return row if shared >= len(earlier.ids) - _PROVEN else replace(row, relation="expected")
         change, verdict = found
@@ -217,7 +222,9 @@ def _rendered_place(change: Change) -> tuple[int, int]:
 
 
 def _is_newest(change: Change, a: Body, b: Body) -> bool:
-    """In the newest turn of either, or where two conversations share no turn at all."""
+    """In the newest turn of either, or where two conversations share no turn at all; of a text, what little stands behind."""
+    if change.path == ("prompt",) and isinstance(change.a_whole, str):
+        return len(change.a_whole) - change.a_at - len(change.a) < _WORTH
     if change.path[:1] != ("messages",) or len(change.path) < 2:
         return False
     turns: Sequence[Any] = a.get("messages") or ()

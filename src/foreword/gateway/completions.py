@@ -19,6 +19,7 @@ from foreword.gateway.protocol.completions import CompletionRequest
 from foreword.gateway.serving import Serving
 from foreword.gateway.tokenizers import LoadedTokenizer
 from foreword.gateway.usage import Usage
+from foreword.tokens.tokenizer import TokenIds
 
 _DECODER = msgspec.json.Decoder(CompletionRequest)
 DEFAULT_MAX_TOKENS = 16
@@ -69,7 +70,11 @@ class CompletionsEndpoint:
             raise Refusal(message, param="prompt", code="invalid_value")
         if any(isinstance(part, int) for part in given):
             raise Refusal("'prompt' mixes ids and texts in one list.", param="prompt", code="invalid_value")
-        return [await _ids(part, request, loaded, exchange.organisation) for part in given]
+        prompts = [await _ids(part, request, loaded, exchange.organisation) for part in given]
+        for part, ids in zip(given, prompts, strict=True):
+            body = {"prompt": part} if isinstance(part, str) else {}
+            self._serving.judge(exchange, request.model, body, ids if isinstance(ids, TokenIds) else TokenIds.of(ids))
+        return prompts
 
     def _start(
         self, exchange: Exchange, request: CompletionRequest, loaded: LoadedTokenizer, prompts: list[Sequence[int]]

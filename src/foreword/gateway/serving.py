@@ -154,12 +154,18 @@ class Serving:
         """Count a prompt's fingerprints, and judge its prefix against the earlier requests of its lane."""
         prints = {"prefix_fp": segments.prefix_fp, "tools_fp": segments.tools_fp, "system_fp": segments.system_fp}
         self.ledger.record(f"{exchange.organisation}/{model}" if exchange.organisation else model, prints, time.time())
+        self.judge(exchange, model, body, ids)
+
+    def judge(self, exchange: Exchange, model: str, body: dict[str, Any], ids: TokenIds) -> None:
+        """Compare a prompt with the earlier ones of its lane; headers and log tell of a request's first prompt."""
         if not self.config.seam_history:
             return
         lane = exchange.headers.get(b"x-foreword-lane", b"").decode("latin-1")[:64]
         row = self.seams.observe(
             body, ids, model=model, lane=lane, owner=exchange.organisation, request_id=exchange.request_id
         )
+        if "shared_tokens" in exchange.log:
+            return
         exchange.log.update(shared_tokens=row.shared_tokens, seam=row.seam, cause=row.code or None)
         if self.config.seam_headers:
             exchange.remarks += seam_headers(row)
