@@ -208,10 +208,10 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
             continue
         expected = is_expected(change, pair)
         position = pair.position(change) if not expected else end
-        if not expected and last_turn <= position < end and _is_newest(change, context):
+        if not expected and last_turn <= position < end and is_newest(change, context):
             continue
         if expected:
-            notes += [note for note in [_expected_note(expected)] if note not in notes]
+            notes += [note for note in [expected_note(expected)] if note not in notes]
         elif position >= limit:
             notes += _unmoved(change, context)
         else:
@@ -243,7 +243,8 @@ _NEWEST = frozenset({"A1", "A2", "A3", "A4", "C1", "D1", "D4", "Z0"})
 """Causes that are no fault in the newest turn."""
 
 
-def _is_newest(change: Change, context: Context) -> bool:
+def is_newest(change: Change, context: Context) -> bool:
+    """Whether a change is of a kind that is no fault in the newest turn."""
     if context.layer(change) != "history":
         return False
     verdict = detect(change, context)
@@ -288,7 +289,8 @@ def _note(verdict: Verdict) -> OutsideCause:
     return OutsideCause(cause.code, cause.name, verdict.evidence, cause.edit, cause.scope == "expected")
 
 
-def _expected_note(reason: str) -> OutsideCause:
+def expected_note(reason: str) -> OutsideCause:
+    """The note on what is nobody's fault."""
     return _note(Verdict.of("D2", reason))
 
 

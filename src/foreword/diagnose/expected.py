@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from foreword.diagnose.changes import Change
 from foreword.diagnose.likeness import canonical, is_alike
-from foreword.diagnose.pair import Pair
 
 
-def is_expected(change: Change, pair: Pair) -> str:
+class TwoRequests(Protocol):
+    """Whatever holds an earlier request and a later one."""
+
+    @property
+    def a(self) -> Any:
+        """The earlier one."""
+
+    @property
+    def b(self) -> Any:
+        """The later one."""
+
+
+def is_expected(change: Change, pair: TwoRequests) -> str:
     """Why this change is nobody's fault, or ""."""
     if not isinstance(pair.b, dict) or change.path[:1] not in {("messages",), ("input",)}:
         return ""
@@ -21,7 +32,7 @@ def is_expected(change: Change, pair: Pair) -> str:
     return "a branch from an earlier turn" if _is_branch(change, pair) else ""
 
 
-def is_in_newest_turn(change: Change, pair: Pair) -> bool:
+def is_in_newest_turn(change: Change, pair: TwoRequests) -> bool:
     """Whether a change lies in the last message of both requests."""
     return _is_in_last_of(pair.b, change) and _is_in_last_of(pair.a, change)
 
@@ -33,7 +44,7 @@ def _is_in_last_of(body: Any, change: Change) -> bool:
     )
 
 
-def _is_branch(change: Change, pair: Pair) -> bool:
+def _is_branch(change: Change, pair: TwoRequests) -> bool:
     """B's newest turn stands where A went on: an earlier turn was answered anew."""
     if change.op == "delete" and len(change.path) == 2:
         return change.b_at >= len(change.b_whole) - 1 and change.a_at + len(change.a) >= len(change.a_whole) - 1
@@ -50,7 +61,7 @@ def _turns(body: Any, key: str) -> list[Any]:
     return [turn for turn in turns if not (isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"})]
 
 
-def _is_system(change: Change, pair: Pair) -> bool:
+def _is_system(change: Change, pair: TwoRequests) -> bool:
     body = pair.a if change.op == "delete" else pair.b
     turns = body.get(str(change.path[0]))
     at = change.path[1] if len(change.path) > 1 else None

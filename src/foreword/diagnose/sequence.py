@@ -7,7 +7,7 @@ extends an earlier one is never encoded for its own sake; only seams cost time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from foreword.diagnose.captures import Capture
@@ -15,8 +15,8 @@ from foreword.diagnose.causes import outside
 from foreword.diagnose.causes.table import Verdict
 from foreword.diagnose.diff import Diff, OutsideCause, diff_prompts
 from foreword.diagnose.layout import Layout, neutral_layout
+from foreword.diagnose.screen import Parts, Screen, closeness, parts_of, same_parts
 from foreword.diagnose.splice import PieceEncoder
-from foreword.diagnose.texts import common_prefix
 from foreword.tokens.tokenizer import Tokenizer
 
 WORTH_TOKENS = 16
@@ -32,7 +32,8 @@ class Step:
     Attributes:
         shared: tokens it could have reused; None where the log has no body.
         tokens: its own length in tokens; None where the log has no body.
-        diff: the verdict, where the request is no plain extension.
+        diff: the verdict, where the request needed one.
+        notes: what is told of one that did not.
     """
 
     capture: Capture
@@ -40,6 +41,7 @@ class Step:
     shared: int | None = None
     tokens: int | None = None
     diff: Diff | None = None
+    notes: Sequence[OutsideCause] = ()
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Finding:
 @dataclass(slots=True)
 class _Lane:
     name: str
-    recent: deque[tuple[Capture, str]] = field(default_factory=lambda: deque(maxlen=COMPARED))
+    recent: deque[tuple[Capture, Parts]] = field(default_factory=lambda: deque(maxlen=COMPARED))
     steps: list[Step] = field(default_factory=list)
 
 
@@ -71,11 +73,11 @@ def explain_requests(
 ) -> list[Finding]:
     """Every cause in a log, what costs most first; expected ones last."""
     lanes: dict[str, _Lane] = {}
-    encoder = PieceEncoder(tokenizer)
+    log = _Log(tokenizer, layout, PieceEncoder(tokenizer), Screen())
     for capture in captures:
         name = "" if all_of_one_lane else lane_of(capture)
         lane = lanes.setdefault(name, _Lane(name))
-        lane.steps.append(_step(lane, capture, tokenizer, layout, encoder))
+        lane.steps.append(_step(lane, capture, log))
     found = [finding for lane in lanes.values() for finding in _explain_lane(lane)]
     return sorted(found, key=lambda f: (f.is_expected, -f.lost_tokens, -f.count, f.code))
 
@@ -88,34 +90,66 @@ def lane_of(capture: Capture) -> str:
     return f"{capture.model}|{len(tools) if isinstance(tools, list) else 0} tools"
 
 
-def _step(lane: _Lane, capture: Capture, tokenizer: Tokenizer, layout: Layout, encoder: PieceEncoder) -> Step:
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """How a log is read, and what was learned of it so far."""
+
+    tokenizer: Tokenizer
+    layout: Layout
+    encoder: PieceEncoder
+    screen: Screen
+
+
+def _step(lane: _Lane, capture: Capture, log: _Log) -> Step:
     if not capture.document:
         previous = lane.steps[-1].capture if lane.steps else None
         return Step(capture, previous)
-    text = layout(capture.document)
-    best = _best(lane, capture, text)
-    lane.recent.append((capture, text))
+    parts = parts_of(capture.document, lane.recent[-1][1] if lane.recent else None)
+    best = _best(lane, capture, parts)
+    lane.recent.append((capture, parts))
     if best is None:
         return Step(capture)
-    earlier, earlier_text = best
-    if text.startswith(earlier_text):
-        return Step(capture, earlier, _about(earlier_text), _about(text))
+    earlier, known = best
+    seen = log.screen.look(earlier.document, capture.document)
+    if seen is None or not log.screen.is_harmless(seen[0]):
+        step = _extends(earlier, capture, log) if seen is not None else None
+        step = step or _judge(earlier, capture, log)
+        if seen is not None and _is_harmless(step):
+            log.screen.believe(seen[0])
+        return step
+    shared = sum(parts.sizes[: same_parts(known.values, parts.values)])
+    return Step(capture, earlier, _about(shared), _about(parts.size), notes=seen[1])
+
+
+def _extends(earlier: Capture, capture: Capture, log: _Log) -> Step | None:
+    """The step of a request whose text goes on from the earlier one's; None for any other."""
+    texts = [log.layout(document) for document in (earlier.document, capture.document)]
+    if not texts[1].startswith(texts[0]):
+        return None
+    return Step(capture, earlier, _about(len(texts[0])), _about(len(texts[1])))
+
+
+def _judge(earlier: Capture, capture: Capture, log: _Log) -> Step:
     same = None if not (earlier.session and capture.session) else earlier.session == capture.session
     diff = diff_prompts(
-        earlier.document, capture.document, tokenizer, layout=layout, same_session=same, encoder=encoder
+        earlier.document, capture.document, log.tokenizer, layout=log.layout, same_session=same, encoder=log.encoder
     )
     return Step(capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
 
 
-def _best(lane: _Lane, capture: Capture, text: str) -> tuple[Capture, str] | None:
+def _is_harmless(step: Step) -> bool:
+    return step.diff is None or not (step.diff.seams or any(not n.is_expected for n in step.diff.outside_causes))
+
+
+def _best(lane: _Lane, capture: Capture, parts: Parts) -> tuple[Capture, Parts] | None:
     """Of the lane's last requests the one with the longest common prefix, the same session's and the newest first."""
     own = [earlier for earlier in lane.recent if capture.session and earlier[0].session == capture.session]
-    return max(reversed(own or lane.recent), key=lambda earlier: common_prefix(earlier[1], text), default=None)
+    return max(reversed(own or lane.recent), key=lambda earlier: closeness(earlier[1], parts), default=None)
 
 
-def _about(text: str) -> int:
-    """Tokens of a text nobody needs to the token: a quarter of its bytes."""
-    return len(text) // 4
+def _about(characters: int) -> int:
+    """Tokens of a text nobody needs to the token: a quarter of its characters."""
+    return characters // 4
 
 
 def _explain_lane(lane: _Lane) -> list[Finding]:
@@ -126,7 +160,7 @@ def _explain_lane(lane: _Lane) -> list[Finding]:
             gain, before = seam.recovered_together - before, seam.recovered_together
             if gain >= WORTH_TOKENS:
                 _count(findings, lane.name, step, Verdict.of(seam.code, seam.evidence), lost=gain, path=seam.path)
-        for note in step.diff.outside_causes if step.diff else ():
+        for note in step.diff.outside_causes if step.diff else step.notes:
             _count(findings, lane.name, step, Verdict.of(note.code, note.evidence))
     for verdict in outside.explain_series(lane.steps):
         _count(findings, lane.name, lane.steps[-1], verdict)
