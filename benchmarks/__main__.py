@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pkgutil
 import re
@@ -20,13 +21,31 @@ DOCS = Path(__file__).parents[1] / "docs"
 PLACE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- /table -->)", re.DOTALL)
 
 
+def known() -> list[str]:
+    """The names of the ``bench_*`` modules."""
+    modules = (module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+    return [name.removeprefix("bench_") for name in modules if name.startswith("bench_")]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What to run; exits with one sentence on a name that is unknown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare, and print one table.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known())}; without any, all")
+    parser.add_argument(
+        "--publish", action="store_true", help="write the table into docs/benchmarks.md, draw its chart"
+    )
+    parsed = parser.parse_args(arguments)
+    if unknown := [name for name in parsed.names if name not in known()]:
+        parser.error(f"There is no benchmark {unknown[0]!r}; there are {', '.join(known())}.")
+    return parsed
+
+
 def measure(names: Sequence[str]) -> list[Row]:
-    """The rows of every ``bench_*`` module, or of those named."""
+    """The rows of every benchmark, or of those named."""
     found: list[Row] = []
-    for module in pkgutil.iter_modules(benchmarks.__path__):
-        if module.name.startswith("bench_") and (not names or module.name.removeprefix("bench_") in names):
-            print(f"running {module.name} ...", file=sys.stderr, flush=True)
-            found += importlib.import_module(f"benchmarks.{module.name}").rows()
+    for name in names or known():
+        print(f"running bench_{name} ...", file=sys.stderr, flush=True)
+        found += importlib.import_module(f"benchmarks.bench_{name}").rows()
     return found
 
 
@@ -39,9 +58,10 @@ def publish(rows: Sequence[Row]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit 1 when a promised ratio was missed."""
-    rows = measure([name for name in arguments if name != "--publish"])
+    parsed = parse(arguments)
+    rows = measure(parsed.names)
     print(render(rows))
-    if "--publish" in arguments:
+    if parsed.publish:
         publish(rows)
     return int(any(row.ratio < row.target for row in rows))
 
