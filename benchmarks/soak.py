@@ -36,11 +36,12 @@ from foreword.config import Config
 from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from foreword.core.hashing import BlockHasher
 from foreword.core.prefix_cache import PrefixCache
+from foreword.core.retention import IN_MEMORY
 from foreword.gateway.app import create_app
 from foreword.gateway.server import Server
 from foreword.gateway.tokenizers import TokenizerRegistry
 from foreword.testing.server import load_bytes
-from foreword.testing.workers import BLOCK, IN_MEMORY, FakeWorker
+from foreword.testing.workers import BLOCK, FakeWorker
 
 CLIENTS, SAMPLE_SECONDS, SETTLE_SECONDS = 32, 2.0, 20.0
 STEP_SECONDS, ANSWER_TOKENS, WORKER_BLOCKS = 0.02, 30, 4000

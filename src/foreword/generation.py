@@ -111,9 +111,50 @@ class GenerateOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskTierStatistics:
+    """What a worker has on disk for ``prompt_cache_retention="24h"``. Blocks, since the start unless said otherwise.
+
+    Attributes:
+        held: there now; ``found + stored - evicted``.
+        bytes: of their files.
+        max_bytes: of files at most.
+        found: left by an earlier process.
+        stored: written.
+        evicted: deleted, for any reason.
+        expired: those of them whose day was over.
+        reset: those of them emptied by a reset.
+        damaged: those of them that were not what had been written, or could not be read.
+        read: brought back into memory.
+        failed: that could not be written.
+        queued: that wait to be written now.
+    """
+
+    held: int
+    bytes: int
+    max_bytes: int
+    found: int
+    stored: int
+    evicted: int
+    expired: int
+    reset: int
+    damaged: int
+    read: int
+    failed: int
+    queued: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatistics:
-    """How busy a worker is now: requests that run, requests that wait, and the share of KV memory in use (0 to 1)."""
+    """How busy a worker is now.
+
+    Attributes:
+        running: requests that run.
+        waiting: requests that wait.
+        kv_usage: share of KV memory in use, 0 to 1.
+        disk: its disk tier; None when it has none, or does not say.
+    """
 
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    disk: DiskTierStatistics | None = None

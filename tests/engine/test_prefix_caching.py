@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,13 +33,15 @@ def ids(length: int, seed: int = 0) -> list[int]:
 class Counting:
     """An engine over the tiny model with blocks of 4, a clock of ours, and a count of the tokens it computes."""
 
-    def __init__(self, tiny: Any, num_blocks: int = 200, **changes: Any) -> None:
+    def __init__(
+        self, tiny: Any, num_blocks: int = 200, *, wall_clock: Callable[[], float] = time.time, **changes: Any
+    ) -> None:
         source = open_model(tiny.path)
         memory = num_blocks * KVCache.block_bytes(source.config, 4)
         self.now = 0.0
         self.computed = 0
         config = EngineConfig(block_size=4, kv_cache_memory=memory, **changes)
-        self.engine = LLMEngine(source, config, clock=lambda: self.now)
+        self.engine = LLMEngine(source, config, clock=lambda: self.now, wall_clock=wall_clock)
         self._forward = self.engine.model.forward
         self.engine.model.forward = self._count  # type: ignore[method-assign]
 

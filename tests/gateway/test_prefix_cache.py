@@ -115,7 +115,8 @@ def test_reset(running: Running, body: Json | None, blocks: int, cached_after: l
     assert response.json() == {
         "blocks": blocks,
         "tokens": tokens,
-        "workers": [{"worker": "fake", "blocks": blocks, "tokens": tokens}],
+        "disk_blocks": 0,
+        "workers": [{"worker": "fake", "blocks": blocks, "tokens": tokens, "disk_blocks": 0}],
         "not_resettable": [],
     }
     assert [complete(running, key, **fields) for key, fields in asked] == cached_after

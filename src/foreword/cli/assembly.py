@@ -9,10 +9,11 @@ import structlog
 
 from foreword.cli.models import pull_with_progress
 from foreword.config import Config
+from foreword.core.retention import IN_MEMORY
 from foreword.engine import AsyncLLM, EngineConfig
 from foreword.errors import ModelNotFound, TokenizerNotFound
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry, answer_cache_memory
-from foreword.models import DEFAULT_MODEL, ModelFiles, ModelStore, resolve_model, resolve_tokenizer
+from foreword.models import DEFAULT_MODEL, ModelFiles, ModelStore, cache_folder, resolve_model, resolve_tokenizer
 from foreword.tokens import CachedTokenizer, L0Config, L1Config, load_tokenizer
 from foreword.tokens.chat_template import ChatTemplate, load_chat_template
 from foreword.tokens.tiktoken_backend import is_encoding_name
@@ -120,6 +121,13 @@ def _template(source: str, template: Path | None) -> ChatTemplate | None:
     return load_chat_template(path, template=template) if path.exists() or template is not None else None
 
 
+def prompt_cache_disk(config: Config) -> Path | None:
+    """The folder for prompts that ask for 24 hours; None when nothing may be written."""
+    if not config.prompt_cache_disk_max_bytes:
+        return None
+    return config.prompt_cache_disk or cache_folder() / "prompt-cache"
+
+
 def _worker(config: Config, model: ModelFiles | None) -> AsyncLLM | None:
     if model is None or model.weights is None:
         return None
@@ -129,5 +137,8 @@ def _worker(config: Config, model: ModelFiles | None) -> AsyncLLM | None:
         max_num_batched_tokens=config.max_num_batched_tokens,
         kv_cache_memory=config.kv_cache_memory,
         num_threads=config.num_threads or EngineConfig().num_threads,
+        retention=IN_MEMORY,
+        prompt_cache_disk=prompt_cache_disk(config),
+        prompt_cache_disk_max_bytes=config.prompt_cache_disk_max_bytes,
     )
     return AsyncLLM(model.weights, model=model.name, config=engine)

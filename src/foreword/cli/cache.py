@@ -106,9 +106,22 @@ def _numbers(worker: Json) -> Table:
         ("hit rate", f"{_percent(worker['hit_rate'])} ({worker['hits']:,} of {worker['queries']:,} tokens)"),
         ("evicted", f"{worker['evicted']:,}, of them {worker['expired']:,} expired, {worker['reset']:,} by resets"),
     )
-    for name, value in rows:
+    for name, value in (*rows, *_disk(worker["disk"])):
         table.add_row(name, value)
     return table
+
+
+def _disk(disk: Json | None) -> list[tuple[str, str]]:
+    """What is kept for 24 hours, where a worker keeps it on disk."""
+    if disk is None:
+        return []
+    held = f"{disk['held']:,} blocks, {disk['bytes'] / (1 << 20):,.0f} of {disk['max_bytes'] / (1 << 20):,.0f} MiB"
+    gone = f"{disk['evicted']:,}, of them {disk['expired']:,} expired, {disk['reset']:,} by resets, {disk['damaged']:,} damaged"
+    return [
+        ("on disk", held),
+        ("disk traffic", f"{disk['stored']:,} written, {disk['read']:,} read"),
+        ("disk evicted", gone),
+    ]
 
 
 def _hottest(prefixes: list[Json]) -> Table:

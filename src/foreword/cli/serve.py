@@ -82,7 +82,7 @@ def announcement(config: Config, assembly: Assembly, *, port: int) -> str:
     """What runs, and a request to paste."""
     url = base_url(config.host, port)
     lines = [f"Foreword {__version__} serves {assembly.name} at {url}"]
-    lines += [f"  {name:<10} {text}" for name, text in _facts(config, assembly)]
+    lines += [f"  {name:<11} {text}" for name, text in _facts(config, assembly)]
     return "\n".join([*lines, "", "Try:", "", example_request(config, assembly, url), ""])
 
 
@@ -106,8 +106,19 @@ def _facts(config: Config, assembly: Assembly) -> list[tuple[str, str]]:
         ),
         ("L0 cache", l0 if config.tokenizer_cache_enable_l0 else "off (--tokenizer-cache-enable-l0)"),
         ("L1 cache", l1 if config.tokenizer_cache_enable_l1 else "off (--tokenizer-cache-enable-l1)"),
+        *([("24h prompts", _day(config))] if worker else []),
         ("API keys", str(config.api_keys) if config.api_keys else "none: every request is let in (--api-keys)"),
     ]
+
+
+def _day(config: Config) -> str:
+    """Where prompts are kept for a day."""
+    from foreword.cli.assembly import prompt_cache_disk
+
+    folder = prompt_cache_disk(config)
+    if folder is None:
+        return "in memory while there is room (--prompt-cache-disk-max-bytes)"
+    return f"in {folder}, {_megabytes(config.prompt_cache_disk_max_bytes)} at most"
 
 
 def _workers(config: Config) -> str:

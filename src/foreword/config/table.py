@@ -110,6 +110,22 @@ class Config:
         minimum=0,
         maximum=2**31,
     )
+    prompt_cache_disk: Path | None = setting(
+        PROMPT_CACHING,
+        None,
+        'Folder in which the embedded engine keeps prompts that ask for 24 hours (`prompt_cache_retention: "24h"`), through '
+        "eviction and restart; without it `prompt-cache` in the cache folder.",
+        metavar="DIR",
+    )
+    prompt_cache_disk_max_bytes: int = setting(
+        PROMPT_CACHING,
+        4_294_967_296,
+        "Bytes that folder holds at most, the least recently used going first. With 0 nothing is written: such prompts are "
+        "kept in memory as long as there is room.",
+        metavar="BYTES",
+        minimum=0,
+        maximum=2**60,
+    )
     host: str = setting(SERVER, "127.0.0.1", "Address to listen on; 0.0.0.0 takes requests from other machines.")
     port: int = setting(SERVER, 30_000, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
     prometheus_port: int | None = setting(

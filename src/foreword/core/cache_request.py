@@ -53,10 +53,11 @@ class ComputedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What a reset made unfindable."""
+    """What a reset made unfindable in memory, and blocks it deleted on disk."""
 
     num_blocks: int
     num_tokens: int
+    num_disk_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class PrefixCacheStatistics:
         queries: tokens looked up by them: ``hits + misses``.
         hits: tokens found.
         misses: tokens to compute.
+        restored: those of the hits that a lower tier had; what it turns out to have counts as missed until it is back.
         stored: blocks that became findable.
         evicted: blocks that ceased to be, for any reason; ``stored - evicted == held``.
         expired: those of them whose time was over.
@@ -83,6 +85,7 @@ class PrefixCacheStatistics:
     queries: int
     hits: int
     misses: int
+    restored: int
     stored: int
     evicted: int
     expired: int

@@ -10,6 +10,7 @@ from foreword.core.cache_request import PrefixCacheStatistics
 from foreword.core.extra_keys import parse_salt
 from foreword.core.kv_block import KVCacheBlock
 from foreword.core.prefix_cache import PrefixCache
+from foreword.generation import DiskTierStatistics
 
 START_TOKENS = 128
 """Tokens of a prefix that are shown."""
@@ -36,11 +37,12 @@ class CachedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheReport:
-    """A prefix cache at one moment; ``hottest`` begins with the prefix that saved most."""
+    """A prefix cache at one moment; ``hottest`` begins with the prefix that saved most, ``disk`` is a tier below it."""
 
     block_size: int
     statistics: PrefixCacheStatistics
     hottest: tuple[CachedPrefix, ...]
+    disk: DiskTierStatistics | None = None
 
 
 def inspect_prefix_cache(cache: PrefixCache, limit: int) -> PrefixCacheReport:

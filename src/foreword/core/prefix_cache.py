@@ -67,7 +67,7 @@ class PrefixCache:
         self._pending: dict[bytes, CacheRequest] = {}
         self._events: list[KVCacheEvent] = []
         self._num_requests = self._num_hits = self._num_misses = 0
-        self._num_expired = self._num_reset = self._num_merged = 0
+        self._num_expired = self._num_reset = self._num_merged = self._num_restored = 0
 
     # Looking
 
@@ -145,6 +145,15 @@ class PrefixCache:
         if request.shares_blocks:
             self._note_stored(request, [i for i in range(first, last) if self._register(request, i, now)])
 
+    def restore(self, request: CacheRequest, num_blocks: int, now: float = 0.0) -> None:
+        """Say that the KV of the request's next blocks was brought back from a lower tier: committed, and hits."""
+        num_tokens = num_blocks * self.block_size
+        self.commit(request, request.num_computed_tokens + num_tokens, now)
+        request.num_cached_tokens += num_tokens
+        self._num_hits += num_tokens
+        self._num_misses -= num_tokens
+        self._num_restored += num_tokens
+
     def free(self, request: CacheRequest, now: float = 0.0) -> None:
         """Give back all the request's blocks, tail first; it may be admitted again."""
         self._withdraw(request)
@@ -219,6 +228,7 @@ class PrefixCache:
             queries=self._num_hits + self._num_misses,
             hits=self._num_hits,
             misses=self._num_misses,
+            restored=self._num_restored,
             stored=pool.stored,
             evicted=pool.evicted,
             expired=self._num_expired,

@@ -30,6 +30,12 @@ class Retention:
         return max(min(idle, age), block.pinned_until)
 
 
+IN_MEMORY = Retention(idle_seconds=600, max_age_seconds=3600)
+"""What the API promises of a prompt nothing else is asked for: ten idle minutes, and never more than an hour."""
+DAY = 86_400
+"""Seconds that ``prompt_cache_retention="24h"`` asks for."""
+
+
 class DeadlineQueue:
     """Which hashed blocks may be due, soonest first. A block whose deadline moved later is looked at once too often.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,6 +64,8 @@ class AsyncLLM:
         name: str = "embedded",
         config: EngineConfig | None = None,
         on_kv_events: Callable[[list[KVCacheEvent]], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.model = model
@@ -71,6 +75,7 @@ class AsyncLLM:
         if on_kv_events is not None:
             self._config = replace(self._config, enable_kv_cache_events=True)
         self._source = open_model(Path(model_path))
+        self._make_engine = partial(LLMEngine, self._source, self._config, clock=clock, wall_clock=wall_clock)
         self.max_model_len = effective_max_model_len(self._source.config, self._config)
         self._streams: dict[str, _Stream] = {}
         self._answers: set[asyncio.Future[Any]] = set()
@@ -84,7 +89,7 @@ class AsyncLLM:
         """Load the weights and start computing; raises ModelError."""
         self._loop = asyncio.get_running_loop()
         try:
-            self._engine = await asyncio.to_thread(LLMEngine, self._source, self._config)
+            self._engine = await asyncio.to_thread(self._make_engine)
         except ModelError as error:
             raise ModelError(f"The embedded engine cannot start. {error.message}", hint=error.hint) from error
         except MemoryError as error:
@@ -133,17 +138,23 @@ class AsyncLLM:
 
     def statistics(self) -> WorkerStatistics:
         """How busy the engine was after its last step."""
-        return self._statistics
+        disk = self._engine.disk if self._engine is not None else None
+        return self._statistics if disk is None else replace(self._statistics, disk=disk.store.statistics())
 
     async def inspect_prefix_cache(self, limit: int) -> PrefixCacheReport:
         """The prefix cache's numbers and its hottest prefixes; raises WorkerUnavailable."""
-        return await self._ask(lambda engine: inspect_prefix_cache(engine.prefix_cache, limit))
+
+        def inspect(engine: LLMEngine) -> PrefixCacheReport:
+            report = inspect_prefix_cache(engine.prefix_cache, limit)
+            return report if engine.disk is None else replace(report, disk=engine.disk.store.statistics())
+
+        return await self._ask(inspect)
 
     async def reset_prefix_cache(self, organisation: str | None = None, cache_salt: str | None = None) -> Emptied:
         """Forget everything, or what belongs to an organisation, a salt, or both; raises WorkerUnavailable."""
 
         def reset(engine: LLMEngine) -> Emptied:
-            emptied = engine.prefix_cache.reset(organisation=organisation, cache_salt=cache_salt)
+            emptied = engine.reset_prefix_cache(organisation, cache_salt)
             self._publish_events(engine)
             return emptied
 

@@ -109,6 +109,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.files: tuple[Path, ...] = (path,)
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelError(f"{path} is not a GGUF file.", hint="Give a .gguf file or a Hugging Face folder.")

@@ -84,6 +84,7 @@ class HFFolder:
         paths = sorted(path.glob("*.safetensors"))
         if not paths:
             raise ModelNotFound(f"{path} holds no *.safetensors file.", hint="Give a complete Hugging Face folder.")
+        self.files = tuple(paths)
         shards = [_Shard(shard) for shard in paths]
         self._owner = {name: shard for shard in shards for name in shard.entries}
         generation = _read_json(path / "generation_config.json") if (path / "generation_config.json").exists() else {}

@@ -47,6 +47,20 @@ class KVCache:
         """Memory of one block over all layers."""
         return 2 * 4 * config.num_layers * block_size * config.kv_size
 
+    @property
+    def bytes_per_block(self) -> int:
+        """Of all layers together."""
+        return (self.keys.nbytes + self.values.nbytes) // self.num_blocks
+
+    def read_block(self, block_id: int) -> Array:
+        """A copy of a block: [2, layers, block_size, kv_heads, head_dim], keys before values."""
+        return np.stack([self.keys[:, block_id], self.values[:, block_id]])
+
+    def write_block(self, block_id: int, block: Array) -> None:
+        """Put back what :meth:`read_block` gave, in whatever shape."""
+        shape = (2, *self.keys[:, block_id].shape)
+        self.keys[:, block_id], self.values[:, block_id] = block.reshape(shape)
+
     def slots(self, table: SequenceOf[int], start: int, stop: int) -> Slots:
         """The slots of positions start..stop of a sequence."""
         positions = np.arange(start, stop)

@@ -6,17 +6,20 @@ outputs = LLM("SmolLM2-135M-Instruct.Q4_1.gguf").generate([[1, 4093, 198]], Samp
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from foreword.core.cache_request import Emptied
 from foreword.core.hashing import BlockHasher, HashAlgorithm
 from foreword.core.prefix_cache import PrefixCache
-from foreword.core.retention import Retention
+from foreword.core.retention import DAY, Retention
+from foreword.engine.disk_tier import DiskTier, open_store
 from foreword.engine.kv_cache import KVCache
 from foreword.engine.model import Chunk, LlamaModel
 from foreword.engine.requests import check_request, sequence_of
@@ -24,7 +27,7 @@ from foreword.engine.scheduler import ScheduledChunk, Scheduler, SchedulerStatis
 from foreword.engine.sequence import Sequence
 from foreword.engine.threads import ComputeThreads, usable_cores
 from foreword.engine.tiles import TILE_ROWS
-from foreword.engine.weights import Array, ModelConfig, TensorSource, load_weights, open_model
+from foreword.engine.weights import Array, ModelConfig, TensorSource, load_weights, model_digest, open_model
 from foreword.errors import ConfigError, IntegrityError, ModelError, WorkerError
 from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs
 
@@ -43,6 +46,9 @@ class EngineConfig:
         retention: how long cached prefixes are kept; by default until their blocks are needed.
         prefix_caching_hash_algo: of block hashes, as vLLM names them.
         hash_seed: PYTHONHASHSEED of the engines whose hashes these must equal.
+        prompt_cache_disk: folder for the prefixes of requests that ask for 24 hours; without it memory keeps those as
+            long as it can.
+        prompt_cache_disk_max_bytes: bytes in that folder at most.
         enable_kv_cache_events: collect KV events for ``take_events``.
 
     Raises:
@@ -58,6 +64,8 @@ class EngineConfig:
     retention: Retention = field(default_factory=Retention)
     prefix_caching_hash_algo: str = HashAlgorithm.SHA256
     hash_seed: str | None = None
+    prompt_cache_disk: Path | None = None
+    prompt_cache_disk_max_bytes: int = 4 << 30
     enable_kv_cache_events: bool = False
 
     def __post_init__(self) -> None:
@@ -103,11 +111,16 @@ StepOutput = GenerateOutput | Failure
 class LLMEngine:
     """Continuous batching over one model. Synchronous, not thread-safe: one thread calls everything.
 
-    ``clock`` gives the time in seconds by which cached prefixes age.
+    ``clock`` gives the time in seconds by which prefixes in memory age, ``wall_clock`` that by which those on disk do.
     """
 
     def __init__(
-        self, source: TensorSource, config: EngineConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        source: TensorSource,
+        config: EngineConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         config = config or EngineConfig()
         self._clock = clock
@@ -123,12 +136,13 @@ class LLMEngine:
             BlockHasher(config.block_size, config.prefix_caching_hash_algo, seed=config.hash_seed),
             retention=config.retention,
             enable_events=config.enable_kv_cache_events,
-            medium="CPU",
         )
+        self.disk = _open_disk(source, config, kv_cache, self.prefix_cache, wall_clock)
         self._scheduler = Scheduler(
             self.prefix_cache,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            **({"can_restore": self.disk.can_restore} if self.disk else {}),
         )
         self._sequences: dict[str, Sequence] = {}
 
@@ -151,13 +165,19 @@ class LLMEngine:
 
     def step(self) -> list[StepOutput]:
         """Compute one batch. A fault in it fails the requests that were in the batch and no others."""
+        if self.disk is not None:
+            for sequence in self._scheduler.restorable():
+                self.disk.restore(sequence.cache, self._clock())
         chunks = self._scheduler.schedule(self._clock())
+        if not chunks:
+            return []
         try:
             logits = self.model.forward([_model_chunk(chunk) for chunk in chunks])
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the other requests go on
             return [self._fail(chunk.sequence, error) for chunk in chunks]
         completed = [chunk.sequence for chunk in chunks if chunk.completes]
         self._scheduler.commit(chunks, self._clock())
+        self._save([chunk.sequence for chunk in chunks])
         return [self._sample(sequence, row) for sequence, row in zip(completed, logits, strict=True)]
 
     def _sample(self, sequence: Sequence, logits: Array) -> StepOutput:
@@ -178,6 +198,23 @@ class LLMEngine:
         now = self._clock()
         for breakpoint_ in sequence.request.breakpoints:
             self.prefix_cache.pin(sequence.cache, breakpoint_.num_tokens, now + breakpoint_.seconds)
+        if sequence.request.retention == "24h" and self.disk is None:
+            self.prefix_cache.pin(sequence.cache, sequence.num_prompt_tokens, now + DAY)
+
+    def _save(self, sequences: SequenceOf[Sequence]) -> None:
+        """Have what 24 hours were asked for written to disk."""
+        if self.disk is not None:
+            for sequence in sequences:
+                if sequence.request.retention == "24h":
+                    self.disk.save(sequence)
+
+    def reset_prefix_cache(self, organisation: str | None = None, cache_salt: str | None = None) -> Emptied:
+        """Forget everything, or what belongs to an organisation, a salt, or both, in memory and on disk."""
+        emptied = self.prefix_cache.reset(organisation=organisation, cache_salt=cache_salt)
+        if self.disk is None:
+            return emptied
+        on_disk = self.disk.store.reset(organisation=organisation, cache_salt=cache_salt)
+        return replace(emptied, num_disk_blocks=on_disk)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failure:
         self.abort(sequence.request_id)
@@ -186,10 +223,12 @@ class LLMEngine:
         return Failure(sequence.request_id, failure)
 
     def close(self) -> None:
-        """Drop every request and end the compute threads."""
+        """Drop every request, end the compute threads, and write out what is still to be on disk."""
         for request_id in list(self._sequences):
             self.abort(request_id)
         self._threads.close()
+        if self.disk is not None:
+            self.disk.store.close()
 
     def statistics(self) -> SchedulerStatistics:
         """How busy the engine is."""
@@ -200,6 +239,35 @@ class LLMEngine:
         self._scheduler.check_integrity()
         if len(self._sequences) != len(self._scheduler.running) + len(self._scheduler.waiting):
             raise IntegrityError("A request neither runs nor waits.")
+
+
+def _open_disk(
+    source: TensorSource,
+    config: EngineConfig,
+    kv_cache: KVCache,
+    prefix_cache: PrefixCache,
+    clock: Callable[[], float],
+) -> DiskTier | None:
+    """The disk tier if one is configured and its folder can be had."""
+    if config.prompt_cache_disk is None:
+        return None
+    hasher = prefix_cache.hasher
+    parts = (
+        model_digest(source),
+        "float32",
+        sys.byteorder,
+        hasher.block_size,
+        hasher.algorithm,
+        hasher.none_hash.hex(),
+    )
+    store = open_store(
+        config.prompt_cache_disk,
+        model="/".join(map(str, parts)),
+        block_bytes=kv_cache.bytes_per_block,
+        max_bytes=config.prompt_cache_disk_max_bytes,
+        clock=clock,
+    )
+    return None if store is None else DiskTier(store, kv_cache, prefix_cache)
 
 
 def _model_chunk(chunk: ScheduledChunk) -> Chunk:

@@ -10,9 +10,10 @@ and it waits, in front, to be computed again, likely from its own blocks.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from foreword.core.cache_request import PrefixCacheStatistics
+from foreword.core.cache_request import CacheRequest, PrefixCacheStatistics
 from foreword.core.prefix_cache import PrefixCache
 from foreword.engine.sequence import Sequence
 from foreword.errors import IntegrityError
@@ -53,11 +54,19 @@ class Scheduler:
     """Owns the queues; admits, feeds and preempts sequences in the prefix cache.
 
     ``add`` and ``free`` are a pair, and so are ``schedule`` and ``commit``. ``now`` is the time, in seconds, by which
-    cached blocks age.
+    cached blocks age. A prompt is not computed while ``can_restore`` says that its next block need not be.
     """
 
-    def __init__(self, cache: PrefixCache, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        can_restore: Callable[[CacheRequest], bool] = lambda _: False,
+    ) -> None:
         self._cache = cache
+        self._can_restore = can_restore
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()
@@ -83,7 +92,7 @@ class Scheduler:
             self._cache.commit(cache, cache.num_computed_tokens + chunk.num_tokens, now)
 
     def schedule(self, now: float) -> list[ScheduledChunk]:
-        """The next step; empty only if there is nothing to do."""
+        """The next step; empty only if there is nothing to do, or everything that runs can be restored."""
         chunks = self._decodes(now)
         budget = self._max_num_batched_tokens
         if chunks:
@@ -106,9 +115,16 @@ class Scheduler:
                 self._preempt(self.running[-1], now)
         return [ScheduledChunk(sequence, 1) for sequence in self.running if sequence.is_decoding]
 
-    @staticmethod
-    def _take(chunks: list[ScheduledChunk], sequence: Sequence, budget: int) -> int:
+    def restorable(self) -> list[Sequence]:
+        """Running sequences that wait for blocks to be brought back."""
+        return [s for s in self.running if not s.is_decoding and self._can_restore(s.cache)]
+
+    def _take(self, chunks: list[ScheduledChunk], sequence: Sequence, budget: int) -> int:
         """Add the next of a prompt's tokens, as many as the budget allows; returns how many."""
+        if self._can_restore(sequence.cache):
+            return 0
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = sequence.cache.num_computed_tokens
         num_tokens = min(budget, sequence.num_uncomputed_tokens)
         if num_tokens:
             chunks.append(ScheduledChunk(sequence, num_tokens))
@@ -129,8 +145,6 @@ class Scheduler:
         if not self._cache.can_allocate(sequence.cache, num_new_tokens + spare, computed):
             return False
         self._cache.allocate_slots(sequence.cache, num_new_tokens, computed, now)
-        if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = computed.num_tokens
         self.waiting.remove(sequence)
         self.running.append(sequence)
         return True

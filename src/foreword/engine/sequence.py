@@ -18,7 +18,8 @@ class Sequence:
             cache does the rest.
         max_length: tokens in all, prompt included, at which the request ends.
         stop_token_ids: end-of-sequence and stop tokens that end it sooner.
-        num_cached_tokens: prompt tokens whose prefill was skipped when it was first admitted; None before.
+        num_cached_tokens: prompt tokens whose prefill was skipped when its first token was computed; None before.
+        num_saved_blocks: first blocks of it that need not be offered to the disk tier any more.
     """
 
     request: GenerateRequest
@@ -28,6 +29,7 @@ class Sequence:
     sampler: Sampler
     num_prompt_tokens: int = 0
     num_cached_tokens: int | None = None
+    num_saved_blocks: int = 0
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.cache.token_ids)

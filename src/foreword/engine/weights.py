@@ -6,6 +6,7 @@ by its Hugging Face name, into an array of ours. ``load_weights`` lays the array
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,9 +100,10 @@ class Weights:
 
 
 class TensorSource(Protocol):
-    """An opened model file or folder."""
+    """An opened model file or folder; ``files`` are those that hold its tensors."""
 
     config: ModelConfig
+    files: tuple[Path, ...]
 
     def read_into(self, name: str, out: Array) -> None:
         """Write the tensor of that Hugging Face name into ``out``; raises ModelError if it is absent or misshapen."""
@@ -120,6 +122,15 @@ def open_model(path: Path) -> TensorSource:
         f"There is no model at {path}.",
         hint="Give a GGUF file or a Hugging Face folder with config.json and *.safetensors.",
     )
+
+
+def model_digest(source: TensorSource) -> str:
+    """SHA-256 of a model's configuration and of every byte of its tensor files."""
+    digest = hashlib.sha256(repr(source.config).encode())
+    for path in source.files:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def load_weights(source: TensorSource, *, num_threads: int = 2) -> Weights:

@@ -366,6 +366,7 @@ class Fleet:
             yield "worker_requests_waiting", (member.name,), member.worker.waiting
             yield "worker_requests_in_flight", (member.name,), member.requests
             yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
+            yield from _disk_samples(member)
             yield "prefix_cache_predicted_tokens", (member.name, "exact"), member.predicted_tokens
             yield "prefix_cache_reported_tokens", (member.name, "exact"), member.reported_tokens
             yield "prefix_cache_predicted_tokens", (member.name, "approximate"), member.guessed_tokens
@@ -377,3 +378,11 @@ class Fleet:
         self.view.index.check_integrity()
         for member in self._members.values():
             member.load.check_integrity()
+
+
+def _disk_samples(member: MemberStatistics) -> Iterator[Sample]:
+    """The metrics of a worker's disk tier."""
+    if (disk := member.worker.disk) is not None:
+        yield "prompt_cache_disk_blocks", (member.name,), disk.held
+        for what in ("bytes", "stored", "read", "evicted", "damaged", "failed"):
+            yield f"prompt_cache_disk_{what}", (member.name,), getattr(disk, what)

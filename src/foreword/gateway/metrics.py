@@ -71,6 +71,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         "Requests for which the number foretold exactly and the reported one differ.",
         ("worker",),
     ),
+    Definition("prompt_cache_disk_blocks", "gauge", "Blocks that a worker's disk tier holds.", ("worker",)),
+    Definition("prompt_cache_disk_bytes", "gauge", "Bytes that a worker's disk tier holds.", ("worker",)),
+    Definition("prompt_cache_disk_stored", "counter", "Blocks written to a worker's disk tier.", ("worker",)),
+    Definition("prompt_cache_disk_read", "counter", "Blocks brought back from a worker's disk tier.", ("worker",)),
+    Definition("prompt_cache_disk_evicted", "counter", "Blocks deleted from it, for any reason.", ("worker",)),
+    Definition("prompt_cache_disk_damaged", "counter", "Blocks found damaged in it, and deleted.", ("worker",)),
+    Definition("prompt_cache_disk_failed", "counter", "Blocks that could not be written to it.", ("worker",)),
     Definition("shared_state_connected", "gauge", "1 while the server shared between gateways answers, else 0."),
     Definition("worker_failures", "counter", "Requests that a worker failed.", ("worker",)),
     Definition(

@@ -22,6 +22,9 @@ Json = dict[str, Any]
 DEFAULT_PREFIXES, MAX_PREFIXES = 10, 1000
 """Hottest prefixes shown of each worker."""
 
+UNITS = ("blocks", "tokens", "disk_blocks")
+"""What a reset counts: blocks and tokens in memory, and blocks on disk, of which many were in memory too."""
+
 
 class ResetRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What to empty: everything, or what belongs to an organisation, a salt, or an organisation's salt.
@@ -57,8 +60,9 @@ class PrefixCacheEndpoints:
         rows: list[Json] = []
         for worker, caching in workers:
             emptied = await caching.reset_prefix_cache(wanted.organisation, wanted.cache_salt)
-            rows.append({"worker": worker.name, "blocks": emptied.num_blocks, "tokens": emptied.num_tokens})
-        totals = {unit: sum(row[unit] for row in rows) for unit in ("blocks", "tokens")}
+            counts = zip(UNITS, (emptied.num_blocks, emptied.num_tokens, emptied.num_disk_blocks), strict=True)
+            rows.append({"worker": worker.name, **dict(counts)})
+        totals = {unit: sum(row[unit] for row in rows) for unit in UNITS}
         exchange.log.update(event="prefix_cache.reset", **totals)
         await exchange.respond_json({**totals, "workers": rows, "not_resettable": silent})
 
@@ -71,6 +75,7 @@ class PrefixCacheEndpoints:
             "usage": _ratio(statistics.held, statistics.num_blocks),
             "hit_rate": _ratio(statistics.hits, statistics.queries),
             **asdict(statistics),
+            "disk": asdict(report.disk) if report.disk is not None else None,
             "hottest": [self._describe_prefix(worker.model, prefix) for prefix in report.hottest],
         }
 

@@ -12,15 +12,12 @@ from foreword.core.extra_keys import CacheKeys
 from foreword.core.hashing import BlockHasher
 from foreword.core.inspection import PrefixCacheReport, inspect_prefix_cache
 from foreword.core.prefix_cache import PrefixCache
-from foreword.core.retention import Retention
+from foreword.core.retention import DAY, IN_MEMORY
 from foreword.errors import WorkerError, WorkerUnavailable
 from foreword.gateway.workers import WorkerStatistics
 from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
 
 BLOCK = 16
-IN_MEMORY = Retention(idle_seconds=600, max_age_seconds=3600)
-"""How long a prefix is kept when nothing else is asked for."""
-DAY = 86_400
 
 
 class FakeWorker:
