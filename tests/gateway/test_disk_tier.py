@@ -22,7 +22,7 @@ class Kitchen:
     """Servers over a tiny model with the byte tokenizer's vocabulary, one after another, under clocks of ours."""
 
     def __init__(self, folder: Path) -> None:
-        config = TINY | {"vocab_size": 260, "max_position_embeddings": 8192, "num_hidden_layers": 1}
+        config = TINY | {"vocab_size": 259, "max_position_embeddings": 8192, "num_hidden_layers": 1}
         self.model = write_folder(folder / "model", config, tiny_tensors(config))
         self.disk = folder / "disk"
         self.now, self.wall = 1000.0, 1_000_000.0

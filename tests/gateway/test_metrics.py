@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from foreword.diagnose.fingerprint import fingerprint_ids
 from foreword.gateway.fingerprints import DistinctFingerprints
 from foreword.gateway.metrics import DEFINITIONS, Metrics
+from foreword.generation import DiskTierStatistics
 from foreword.testing.server import MODEL, Running, serve
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -55,6 +56,7 @@ def test_every_metric_is_exposed_once_used() -> None:
             httpx.post(f"{running.url}/v1/chat/completions", json=CHAT)
             httpx.post(f"{running.url}/v1/tokenize", json={"model": MODEL, "prompt": "a"})
         running.worker.break_after = 0
+        running.worker.disk = DiskTierStatistics(*range(12))
         httpx.post(f"{running.url}/v1/chat/completions", json=CHAT)
         text = httpx.get(f"{running.url}/metrics").text
     exposed = {family.name for family in text_string_to_metric_families(text)}

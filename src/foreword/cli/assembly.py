@@ -12,6 +12,7 @@ from foreword.config import Config
 from foreword.core.retention import IN_MEMORY
 from foreword.engine import AsyncLLM, EngineConfig
 from foreword.errors import ModelNotFound, TokenizerNotFound
+from foreword.gateway.kv_publisher import KvPublisher, parse_config
 from foreword.gateway.tokenizers import LoadedTokenizer, TokenizerRegistry, answer_cache_memory
 from foreword.models import DEFAULT_MODEL, ModelFiles, ModelStore, cache_folder, resolve_model, resolve_tokenizer
 from foreword.tokens import CachedTokenizer, L0Config, L1Config, load_tokenizer
@@ -29,11 +30,13 @@ class Assembly:
         name: the model's or, without one, the tokenizer's.
         registry: the tokenizers; it loads more when asked to.
         worker: the embedded engine, or None when there are no weights.
+        publisher: of its KV events; whoever runs the worker closes it afterwards.
     """
 
     name: str
     registry: TokenizerRegistry
     worker: AsyncLLM | None
+    publisher: KvPublisher | None = None
 
 
 def assemble(config: Config, store: ModelStore) -> Assembly:
@@ -49,7 +52,8 @@ def assemble(config: Config, store: ModelStore) -> Assembly:
         return _load(config, own_name, str(_resolve(source, store)))
 
     registry = TokenizerRegistry([loaded], load=load_another, limit=config.max_tokenizers)
-    return Assembly(name, registry, _worker(config, model))
+    publisher = _publisher(config) if model is not None else None
+    return Assembly(name, registry, _worker(config, model, publisher), publisher)
 
 
 def _assemble_front(config: Config, store: ModelStore) -> Assembly:
@@ -128,7 +132,14 @@ def prompt_cache_disk(config: Config) -> Path | None:
     return config.prompt_cache_disk or cache_folder() / "prompt-cache"
 
 
-def _worker(config: Config, model: ModelFiles | None) -> AsyncLLM | None:
+def _publisher(config: Config) -> KvPublisher | None:
+    if config.kv_events_config is None:
+        return None
+    events = parse_config(config.kv_events_config)
+    return KvPublisher(events) if events.publishes else None
+
+
+def _worker(config: Config, model: ModelFiles | None, publisher: KvPublisher | None) -> AsyncLLM | None:
     if model is None or model.weights is None:
         return None
     engine = EngineConfig(
@@ -141,4 +152,5 @@ def _worker(config: Config, model: ModelFiles | None) -> AsyncLLM | None:
         prompt_cache_disk=prompt_cache_disk(config),
         prompt_cache_disk_max_bytes=config.prompt_cache_disk_max_bytes,
     )
-    return AsyncLLM(model.weights, model=model.name, config=engine)
+    on_kv_events = publisher.publish if publisher is not None else None
+    return AsyncLLM(model.weights, model=model.name, config=engine, on_kv_events=on_kv_events)

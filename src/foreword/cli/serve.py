@@ -47,6 +47,8 @@ def command(config: Config) -> None:
 
     server = AnnouncingServer(create_app(config, assembly.registry, workers))
     server.run(sockets=[listener])
+    if assembly.publisher is not None:
+        assembly.publisher.close()
     if not server.started:
         sys.exit(2)
 
@@ -82,7 +84,7 @@ def announcement(config: Config, assembly: Assembly, *, port: int) -> str:
     """What runs, and a request to paste."""
     url = base_url(config.host, port)
     lines = [f"Foreword {__version__} serves {assembly.name} at {url}"]
-    lines += [f"  {name:<11} {text}" for name, text in _facts(config, assembly)]
+    lines += [f"  {name:<10} {text}" for name, text in _facts(config, assembly)]
     return "\n".join([*lines, "", "Try:", "", example_request(config, assembly, url), ""])
 
 
@@ -106,7 +108,7 @@ def _facts(config: Config, assembly: Assembly) -> list[tuple[str, str]]:
         ),
         ("L0 cache", l0 if config.tokenizer_cache_enable_l0 else "off (--tokenizer-cache-enable-l0)"),
         ("L1 cache", l1 if config.tokenizer_cache_enable_l1 else "off (--tokenizer-cache-enable-l1)"),
-        *([("24h prompts", _day(config))] if worker else []),
+        *([("24h cache", _day(config))] if worker else []),
         ("API keys", str(config.api_keys) if config.api_keys else "none: every request is let in (--api-keys)"),
     ]
 

@@ -59,6 +59,13 @@ class Config:
     num_threads: int | None = setting(
         ENGINE, None, "Cores used for arithmetic; without it two, where there are two.", minimum=1, maximum=1024
     )
+    kv_events_config: str | None = setting(
+        ENGINE,
+        None,
+        "How the embedded engine publishes its KV events, in vLLM's words: "
+        '`{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}`.',
+        metavar="JSON",
+    )
     worker_urls: tuple[str, ...] = setting(
         WORKERS,
         (),

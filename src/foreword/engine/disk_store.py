@@ -172,6 +172,8 @@ class DiskStore:
     def _read(self, file: BlockFile, block_hash: bytes) -> memoryview | None:
         try:
             return read_block(self._files.folder / file.path, self._block_bytes, self._model, block_hash)
+        except FileNotFoundError:  # the writer has just made room of it
+            return None
         except OSError as error:
             self._warn(error)
             return None
@@ -186,6 +188,8 @@ class DiskStore:
             self._files.touch(file, used, file.kept if kept is None else kept)
         except OSError as error:
             self._warn(error)
+            self._files.drop(file)
+            self._num_damaged += 1
             return False
         return True
 

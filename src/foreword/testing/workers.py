@@ -15,7 +15,7 @@ from foreword.core.prefix_cache import PrefixCache
 from foreword.core.retention import DAY, IN_MEMORY
 from foreword.errors import WorkerError, WorkerUnavailable
 from foreword.gateway.workers import WorkerStatistics
-from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
+from foreword.generation import DiskTierStatistics, FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
 
 BLOCK = 16
 
@@ -42,6 +42,7 @@ class FakeWorker:
         requests: every request taken.
         aborted: ids of the requests whose iterator was closed before its end.
         running: requests in work now.
+        disk: what it says of a disk tier; it has none.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class FakeWorker:
         self.break_after: int | None = None
         self.started = self.stopped = False
         self.running = 0
+        self.disk: DiskTierStatistics | None = None
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
         self._answer = answer
@@ -86,7 +88,7 @@ class FakeWorker:
 
     def statistics(self) -> WorkerStatistics:
         """Requests running now."""
-        return WorkerStatistics(running=self.running)
+        return WorkerStatistics(running=self.running, disk=self.disk)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateOutput]:
         """Yield the answer a token at a time."""
