@@ -26,6 +26,8 @@ from foreword.gateway.kv_subscriber import request_replay
 
 MODEL = "smollm2-135m"
 START_SECONDS = 400
+EVENTS_SECONDS = 0.05
+"""An engine publishes its events on a thread of its own, milliseconds after the answer that they belong to."""
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -93,6 +95,7 @@ class Stand:
     worker: Process
     gateway: Process
     replay: str
+    client: httpx.Client
 
     def headers(self, organisation: str = "acme") -> dict[str, str]:
         """What an organisation's requests carry."""
@@ -100,7 +103,7 @@ class Stand:
 
     def state(self) -> dict[str, object]:
         """The worker as the gateway sees it."""
-        answer = httpx.get(f"{self.url}/v1/workers", headers=self.headers(), timeout=10).json()
+        answer = self.client.get(f"{self.url}/v1/workers", headers=self.headers()).json()
         found: dict[str, object] = answer["workers"][0]
         return found
 
@@ -115,6 +118,11 @@ class Stand:
         """Return when a condition holds; the test fails when it does not in time."""
         wait_for(condition, what, seconds)
 
+    def settle(self) -> None:
+        """Return when the answers are on the books and their KV events have had time to come after them."""
+        wait_for(lambda: self.state()["requests"] == 0, "an answer on the books", 5)
+        time.sleep(EVENTS_SECONDS)
+
     def wait_healthy(self) -> None:
         """Return when requests are taken."""
         wait_for(lambda: self.state()["state"] == "healthy", f"the {self.transport} worker's health")
@@ -125,7 +133,7 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One worker and a gateway in front of it, for each transport in turn."""
     folder = tmp_path_factory.mktemp(request.param)
     events, replay, port, gateway_port = (free_port() for _ in range(4))
-    with tempfile.TemporaryDirectory(prefix="fw-") as sockets:
+    with tempfile.TemporaryDirectory(prefix="fw-") as sockets, httpx.Client(timeout=120) as client:
         worker = Process(worker_command(request.param, port, events, replay), folder / "vllm.log", ENVIRONMENT)
         url = {
             "http": f"http://127.0.0.1:{port}?kv-events=tcp://127.0.0.1:{events}&kv-replay=tcp://127.0.0.1:{replay}",
@@ -140,7 +148,7 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             command += ["--model-path", str(model_folder()), "--api-keys", str(keys)]
         gateway = Process(command, folder / "gateway.log")
         replay_at = f"tcp://127.0.0.1:{replay}"
-        made = Stand(request.param, f"http://127.0.0.1:{gateway_port}", worker, gateway, replay_at)
+        made = Stand(request.param, f"http://127.0.0.1:{gateway_port}", worker, gateway, replay_at, client)
         try:
             worker.start()
             gateway.start()
@@ -158,15 +166,21 @@ class Pair:
     url: str
     workers: dict[str, Process]
     gateway: Process
+    client: httpx.Client
 
     def states(self) -> dict[str, dict[str, object]]:
         """The workers as the gateway sees them, by name."""
-        rows = httpx.get(f"{self.url}/v1/workers", timeout=10).json()["workers"]
+        rows = self.client.get(f"{self.url}/v1/workers").json()["workers"]
         return {row["name"]: row for row in rows}
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
         """Return when a condition holds; the test fails when it does not in time."""
         wait_for(condition, what, seconds)
+
+    def settle(self) -> None:
+        """Return when the answers are on the books and their KV events have had time to come after them."""
+        wait_for(lambda: not any(row["requests"] for row in self.states().values()), "answers on the books", 5)
+        time.sleep(EVENTS_SECONDS)
 
     def wait_healthy(self) -> None:
         """Return when both take requests."""
@@ -177,7 +191,7 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two workers of one model and a gateway that knows their tokenizer."""
     folder = tmp_path_factory.mktemp("pair")
-    gateway_port, urls, workers = free_port(), [], {}
+    gateway_port, urls, workers, client = free_port(), [], {}, httpx.Client(timeout=120)
     for number in range(2):
         port, events, replay = (free_port() for _ in range(3))
         log = folder / f"vllm-{number}.log"
@@ -185,13 +199,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         urls.append(f"http://127.0.0.1:{port}?kv-events=tcp://127.0.0.1:{events}&kv-replay=tcp://127.0.0.1:{replay}")
     command = [sys.executable, "-m", "foreword", "serve", "--port", str(gateway_port), "--worker-urls", *urls]
     gateway = Process([*command, "--model-path", str(model_folder())], folder / "gateway.log")
-    made = Pair(f"http://127.0.0.1:{gateway_port}", workers, gateway)
+    made = Pair(f"http://127.0.0.1:{gateway_port}", workers, gateway, client)
     try:
         for process in (*workers.values(), gateway):
             process.start()
         made.wait_healthy()
         yield made
     finally:
+        client.close()
         for process in (gateway, *workers.values()):
             process.kill()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 pytestmark = pytest.mark.engine
@@ -17,7 +16,7 @@ Pair = Any  # conftest.Pair: test modules cannot import it by name
 def complete(pair: Pair, prompt: list[int], **more: Any) -> dict[str, Any]:
     """One answered completion."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, "temperature": 0, **more}
-    response = httpx.post(f"{pair.url}/v1/completions", json=body, timeout=120)
+    response = pair.client.post(f"{pair.url}/v1/completions", json=body)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer
@@ -33,7 +32,7 @@ def test_requests_follow_their_prefix(pair: Pair) -> None:
     for number in range(10):
         for base in (range(2000, 2200), range(5000, 5200)):
             answer = complete(pair, [*base, 100 + number])
-            pair.wait_for(lambda: not any(row["requests"] for row in pair.states().values()), "answers on the books", 5)
+            pair.settle()
             cached = (answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
             assert cached == (192 if number else 0)
     assert sorted(served(pair).values()) == [10, 10]
@@ -56,9 +55,9 @@ def test_a_killed_workers_requests_finish_elsewhere(pair: Pair) -> None:
 
     def stream(start: int, max_tokens: int) -> Any:
         sent = {**body, "prompt": [*range(start, start + 200)], "max_tokens": max_tokens}
-        return httpx.stream("POST", f"{pair.url}/v1/completions", json=sent, timeout=120)
+        return pair.client.stream("POST", f"{pair.url}/v1/completions", json=sent)
 
-    with stream(2000, 3000) as doomed, stream(5000, 500) as other:
+    with stream(2000, 3000) as doomed, stream(5000, 120) as other:
         first, second = doomed.iter_text(), other.iter_text()
         broken, whole = next(first), next(second)
         pair.workers[victim].kill()
@@ -74,6 +73,7 @@ def test_a_killed_workers_requests_finish_elsewhere(pair: Pair) -> None:
     pair.wait_healthy()
     came_back = served(pair)[victim]
     for number in range(6):
+        pair.settle()
         complete(pair, [*range(9000 + 300 * number, 9200 + 300 * number)])
     assert served(pair)[victim] > came_back
     assert [row["mispredicted"] for row in pair.states().values()] == [0, 0]

@@ -30,7 +30,7 @@ QUESTION = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "
 def post(stand: Stand, path: str, *, organisation: str = "acme", **body: Any) -> httpx.Response:
     """One request; the test fails unless it is answered."""
     sent = {"model": MODEL, "temperature": 0, **body}
-    response = httpx.post(stand.url + path, json=sent, headers=stand.headers(organisation), timeout=120)
+    response: httpx.Response = stand.client.post(stand.url + path, json=sent, headers=stand.headers(organisation))
     assert response.status_code == 200, response.text
     return response
 
@@ -175,7 +175,7 @@ def test_stop_strings(stand: Stand, name: str) -> None:
 def test_organisations_share_no_blocks(stand: Stand) -> None:
     """The same prompt: another organisation finds nothing of it, the same one all of it, and so it was foretold."""
     if stand.transport == "grpc":
-        refused = httpx.post(
+        refused = stand.client.post(
             f"{stand.url}/v1/completions", json={"model": MODEL, "prompt": "x", "cache_salt": "s"}, timeout=30
         )
         assert (refused.status_code, "cache_salt" in refused.json()["error"]["message"]) == (400, True)
@@ -187,7 +187,7 @@ def test_organisations_share_no_blocks(stand: Stand) -> None:
                                ("globex", {"cache_salt": "mine"}), ("acme", {"cache_salt": "mine"})]:  # fmt: skip
         answer = post(stand, "/v1/completions", organisation=organisation, prompt=prompt, max_tokens=1, **salt)
         cached.append(openai_usage(answer.json())[1])
-        stand.wait_for(lambda: stand.state()["requests"] == 0, "an answer on the books", 5)
+        stand.settle()
     assert cached == [0, 0, 96, 96, 0, 0, 96]
     assert int(str(stand.state()["mispredicted"])) == int(str(before["mispredicted"]))
 
@@ -195,7 +195,7 @@ def test_organisations_share_no_blocks(stand: Stand) -> None:
 def test_a_client_that_leaves_frees_the_engine(stand: Stand) -> None:
     """Soon nothing runs on the worker any more."""
     body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3000, "stream": True, "ignore_eos": True}
-    with httpx.stream(
+    with stand.client.stream(
         "POST", f"{stand.url}/v1/completions", json=body, headers=stand.headers(), timeout=60
     ) as response:
         next(response.iter_raw())
@@ -216,7 +216,7 @@ def test_conversations_are_foretold(stand: Stand) -> None:
         turns.append({"role": "assistant", "content": "Paris. " * rng.randrange(1, 20)})
         turns.append({"role": "user", "content": f"And number {number}? " * rng.randrange(1, 9)})
         post(stand, "/v1/chat/completions", messages=turns, max_tokens=1)
-        stand.wait_for(lambda: stand.state()["requests"] == 0, "an answer on the books", 5)
+        stand.settle()
     after = stand.state()
     assert after["mispredicted"] == before["mispredicted"]
     assert int(str(after["reported_tokens"])) - int(str(before["reported_tokens"])) > 3000
@@ -230,7 +230,7 @@ def test_predicted_cached_tokens_are_the_reported_ones(stand: Stand) -> None:
     for _ in range(170):
         own = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(1, 60))]
         post(stand, "/v1/completions", prompt=base[: rng.randrange(1, 400)] + own, max_tokens=1)
-        stand.wait_for(lambda: stand.state()["requests"] == 0, "an answer on the books", 5)
+        stand.settle()
     after = stand.state()
 
     def grew(name: str) -> int:
@@ -240,11 +240,12 @@ def test_predicted_cached_tokens_are_the_reported_ones(stand: Stand) -> None:
     assert grew("predicted_tokens") == grew("reported_tokens") > 10_000
 
 
+@pytest.mark.parametrize("stand", ["grpc", "zmq"], indirect=True)  # over HTTP with two workers: test_two_workers.py
 def test_a_killed_worker_comes_back_with_a_clean_index(stand: Stand) -> None:
     """Kill -9 in mid-stream: an error event, then 503, then a new life of which nothing old is believed."""
     prompt = [*range(2000, 2200)]
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 3000, "stream": True, "ignore_eos": True}
-    with httpx.stream(
+    with stand.client.stream(
         "POST", f"{stand.url}/v1/completions", json=body, headers=stand.headers(), timeout=60
     ) as response:
         text = ""
@@ -255,7 +256,7 @@ def test_a_killed_worker_comes_back_with_a_clean_index(stand: Stand) -> None:
     error = json.loads(text.strip().split("\n\n")[-2].removeprefix("data: "))["error"]
     assert error["code"] in ("worker_error", "worker_unavailable")
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
-    refused = httpx.post(f"{stand.url}/v1/completions", json=body, headers=stand.headers(), timeout=60)
+    refused = stand.client.post(f"{stand.url}/v1/completions", json=body, headers=stand.headers())
     assert refused.status_code == 503
     stand.worker.start()
     stand.wait_healthy()
