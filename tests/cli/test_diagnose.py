@@ -98,6 +98,28 @@ def test_repaired_requests_have_no_seam(pair: list[str], tmp_path: Path) -> None
     assert after["shared_tokens"] == before["shared_tokens"] + before["unreachable_tokens"]
 
 
+def test_what_the_provider_says_stands_beside_ours(tmp_path: Path) -> None:
+    """Its category is shown with the verdict, in JSON, and in a log's findings."""
+    said = {"type": "tools_changed", "cache_missed_input_tokens": 900}
+    lines = [{"time": 0, "body": chat(system(f"Now 10:00:01\n{prose(60)}"), user("Why?"))}]
+    lines += [{"time": 9, "body": chat(system(f"Now 10:00:02\n{prose(60)}"), user("Why?"))}]
+    lines[1]["response"] = {"usage": {"input_tokens": 1000}, "diagnostics": {"cache_miss_reason": said}}
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(map(json.dumps, lines)))
+    verdict = run("diff", f"{log}#0", f"{log}#1").stdout
+    assert f"The provider says: {json.dumps(said)}" in verdict
+    as_json = json.loads(run("diff", f"{log}#0", f"{log}#1", "--format", "json").stdout)
+    assert json.loads(as_json["provider_reason"]) == said
+    assert "the provider says" in run("lint", "--requests", str(log), "--select", "A1").stdout
+
+
+def test_json_nested_without_end_is_a_text(tmp_path: Path) -> None:
+    """Whatever stands in a file, there is a verdict and no traceback."""
+    for name, depth in (("a.json", 5000), ("b.json", 6000)):
+        (tmp_path / name).write_text('{"messages":' + "[" * depth + "]" * depth + "}")
+    assert run("diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")).exit_code in {0, 1}
+
+
 def test_exit_status(pair: list[str], tmp_path: Path) -> None:
     """0 identical or appended, 1 a seam, 2 an error in one line."""
     longer = json.loads(Path(pair[0]).read_text())

@@ -133,3 +133,42 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
         load_capture(str(tmp_path / "a.txt"))
     with pytest.raises(ForewordError, match="Cannot read"):
         load_capture(str(tmp_path / "none.txt"))
+
+
+ODD_ENTRIES: list[Any] = [
+    7,
+    {"request": None},
+    {"request": {"postData": "x", "method": "POST"}},
+    {"request": {"method": "POST", "postData": {"text": 5}}},
+    {"request": {"method": "POST", "postData": {"text": json.dumps(BODY)}}, "response": None, "startedDateTime": 5},
+    {
+        "request": {"method": "POST", "postData": {"text": json.dumps(BODY)}},
+        "response": {"content": {"encoding": "base64", "text": "%%%", "x": 1}},
+        "time": "soon",
+    },
+    {
+        "request": {"method": "POST", "postData": {"text": json.dumps(BODY)}},
+        "response": {"content": {"text": "[" * 9000}},
+    },
+]
+
+
+def test_a_broken_har_gives_what_can_be_read(tmp_path: Path) -> None:
+    """Entries of the wrong shape are no requests; an answer that cannot be read is no answer."""
+    path = _write(tmp_path / "a.har", {"log": {"entries": ODD_ENTRIES}})
+    assert [capture.document for capture in read_captures(path)] == [BODY, BODY, BODY]
+    for name, value in (("b.har", {}), ("c.har", {"log": 7}), ("d.har", {"log": {"entries": 5}}), ("e.har", [1])):
+        assert list(read_captures(_write(tmp_path / name, value))) == []
+
+
+@pytest.mark.parametrize("value", [{"log": None}, {"log": [1], "entries": 2}, {"notes": 5}, {"usage": 7, "time": "x"}])
+def test_fields_of_the_wrong_type_are_left_out(value: dict[str, Any]) -> None:
+    """A log line is read for what is right in it."""
+    assert capture_of({**value, "body": BODY}).document == BODY
+
+
+@pytest.mark.parametrize("ids", [7, ["a"], [1, -3], [1, 1 << 40], [2.5], [True]])
+def test_token_ids_that_are_none_are_refused(ids: Any) -> None:
+    """Ids are whole numbers of 32 bits; a log with others is wrong, and says where."""
+    with pytest.raises(ForewordError, match="log#3 has token ids that are not whole numbers"):
+        capture_of({"token_ids": ids}, "log#3")

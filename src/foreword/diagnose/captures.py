@@ -120,7 +120,7 @@ def _values(text: str, kind: str, path: str) -> Iterator[Any]:
                 return
             yield from (_json(line, path) for line in lines)
             return
-        yield from _har_entries(value) if "log" in value and "entries" in value["log"] else [value]
+        yield from _har_entries(value) if "entries" in _object(value.get("log")) else [value]
     else:
         yield text
 
@@ -150,26 +150,32 @@ def _is_deep(value: Any) -> bool:
 
 def _har_entries(har: Any) -> Iterator[dict[str, Any]]:
     """POSTed JSON bodies of a HAR 1.2 log, in the order they were sent, with the answers' usage."""
-    entries = har.get("log", {}).get("entries", []) if isinstance(har, dict) else []
-    for entry in sorted(entries, key=lambda e: str(e.get("startedDateTime", ""))):
-        request = entry.get("request", {})
-        text = (request.get("postData") or {}).get("text")
-        if not text or request.get("method", "POST") != "POST" or text.lstrip()[:1] != "{":
+    entries = _object(_object(har).get("log")).get("entries")
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    for entry in sorted(known, key=lambda e: str(e.get("startedDateTime", ""))):
+        request = _object(entry.get("request"))
+        text = _object(request.get("postData")).get("text")
+        if not isinstance(text, str) or request.get("method", "POST") != "POST" or text.lstrip()[:1] != "{":
             continue
         yield {
             "body": _json(text, "a HAR entry"),
-            "response": _response(entry.get("response", {}).get("content") or {}),
+            "response": _response(_object(_object(entry.get("response")).get("content"))),
             "time": entry.get("startedDateTime"),
             "duration_ms": entry.get("time"),
             "route": entry.get("serverIPAddress", ""),
         }
 
 
+def _object(value: Any) -> dict[str, Any]:
+    """An object, or an empty one in place of whatever a broken log has there."""
+    return value if isinstance(value, dict) else {}
+
+
 def _response(content: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON answer, or the last event of a stream that carries usage."""
-    text = content.get("text") or ""
+    text = str(content.get("text") or "")
     if content.get("encoding") == "base64":
-        text = base64.b64decode(text).decode("utf-8", "replace")
+        text = _from_base64(text)
     lines = (
         [text]
         if text.lstrip()[:1] == "{"
@@ -178,12 +184,19 @@ def _response(content: Mapping[str, Any]) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         event = event.get("response", event) if isinstance(event, dict) else {}
         if isinstance(event, dict) and event.get("usage"):
             return event
     return {}
+
+
+def _from_base64(text: str) -> str:
+    try:
+        return base64.b64decode(text).decode("utf-8", "replace")
+    except ValueError:
+        return ""
 
 
 _BODY_KEYS = ("body", "request", "request_body", "proxy_server_request", "payload", "json")
@@ -209,20 +222,32 @@ def capture_of(value: Any, source: str = "") -> Capture:
         session=_session(value, document),
         lane=str(value.get("lane") or value.get("label") or value.get("agent") or ""),
         route=_route(value),
-        token_ids=tuple(value.get("prompt_token_ids") or value.get("token_ids") or ()),
+        token_ids=_token_ids(value, source),
         fingerprints={k: str(v) for k, v in value.items() if k.endswith(("_fp", "_hash", "fingerprint"))},
         provider_reason=_reason(value),
-        notes=tuple(map(str, value.get("notes") or ([value["log"]] if isinstance(value.get("log"), str) else []))),
+        notes=_notes(value),
         hop=str(value.get("hop") or ""),
         model=str((document.get("model") if isinstance(document, dict) else "") or value.get("model") or ""),
     )
+
+
+def _token_ids(value: Mapping[str, Any], source: str) -> tuple[int, ...]:
+    ids = value.get("prompt_token_ids") or value.get("token_ids") or []
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 32 for i in ids):
+        raise RequestError(f"{source} has token ids that are not whole numbers from 0 to 2**32 - 1.")
+    return tuple(ids)
+
+
+def _notes(value: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = value.get("notes") or value.get("log")
+    return tuple(map(str, notes)) if isinstance(notes, list) else (notes,) if isinstance(notes, str) else ()
 
 
 def _as_body(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] == "{":
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if isinstance(value, dict):
         inner = value.get("body")

@@ -8,6 +8,7 @@ from foreword.diagnose.diff import Diff, OutsideCause, Seam
 from foreword.diagnose.seam import Chip
 
 _MAX_TEXT = 60
+_MAX_REASON = 300
 
 
 def describe_diff(diff: Diff, *, footer: str = "") -> str:
@@ -18,6 +19,8 @@ def describe_diff(diff: Diff, *, footer: str = "") -> str:
         parts.append(
             f"{diff.unreachable_tokens:,} tokens are identical in both and out of reach behind the seam{'s' * (len(diff.seams) > 1)}."
         )
+    if diff.provider_reason:
+        parts.append(f"The provider says: {diff.provider_reason[:_MAX_REASON]}")
     parts.append(f"Confidence: {diff.confidence}." + (f" {footer}" if footer else ""))
     return "\n\n".join(parts)
 

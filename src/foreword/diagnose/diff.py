@@ -78,6 +78,7 @@ class Diff:
     Attributes:
         is_same_text: whether both render to the same text; with other ids that is the tokenizer's doing.
         unreachable_tokens: identical in both, and out of reach behind the seams.
+        provider_reason: what the provider said of B's miss, where the log has it: a category and a count, as it came.
         repaired: both requests with every fix applied; they share ``shared_tokens + unreachable_tokens``.
     """
 
@@ -94,6 +95,7 @@ class Diff:
     outside_causes: tuple[OutsideCause, ...] = ()
     unreachable_tokens: int = 0
     repaired: tuple[Any, Any] | None = None
+    provider_reason: str = ""
 
     @property
     def identical(self) -> bool:

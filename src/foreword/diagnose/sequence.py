@@ -172,12 +172,13 @@ def _count(
 ) -> None:
     cause = verdict.cause
     if cause.code not in findings:
+        said = step.capture.provider_reason
         findings[cause.code] = Finding(
             cause.code,
             cause.name,
             lane,
             step.capture.source,
-            verdict.evidence,
+            verdict.evidence + (f"; the provider says {said}" if said else ""),
             cause.owner,
             cause.edit,
             cause.scope == "expected",
@@ -200,4 +201,4 @@ def explain_pair(a: Capture, b: Capture, diff: Diff) -> Diff:
     notes = [
         OutsideCause(v.cause.code, v.cause.name, v.evidence, v.cause.edit, v.cause.scope == "expected") for v in found
     ]
-    return replace(diff, outside_causes=(*notes, *diff.outside_causes))
+    return replace(diff, outside_causes=(*notes, *diff.outside_causes), provider_reason=b.provider_reason)

@@ -79,9 +79,12 @@ def _parsed(value: Any) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value[:1] in {"{", "["} else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
-    return canonical(value) if isinstance(value, dict | list) and value else ""
+    try:
+        return canonical(value) if isinstance(value, dict | list) and value else ""
+    except RecursionError:
+        return ""
 
 
 def _difference(a: str, b: str) -> str:
