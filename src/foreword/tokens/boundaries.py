@@ -44,6 +44,7 @@ from ahocorasick_rs import AhoCorasick, MatchKind
 PLAIN = 0xFFFFFFFF
 PLAIN_SPACING = 4096
 _WINDOW = 1 << 16
+_FEW_HEADS = 4  # beginnings of added tokens that are looked for one by one, in a fraction of a scan's time
 
 
 class Cut(NamedTuple):
@@ -185,6 +186,7 @@ class Boundaries:
         stable = {token.content: token.id for token in anchors if token.content not in overrun}
         self._cut_ids = [stable.get(content, PLAIN) for content in contents]
         self._longest = max(map(len, contents), default=0)
+        self._heads = {content[:1] for content in contents}
         self._matcher = AhoCorasick(contents, matchkind=MatchKind.LeftmostLongest) if contents else None
         tokens = list(tokens)
         self._pairs = pairs if all(token.is_bare for token in tokens) else None
@@ -225,6 +227,9 @@ class Boundaries:
         Each window is its place in the text and the matches told from there. A match that starts in the first part of a
         window would be the same in the whole text; what starts later is scanned again.
         """
+        if len(self._heads) <= _FEW_HEADS and text.isascii():  # any other text may have a lone surrogate
+            heads = [at for head in self._heads if (at := text.find(head, start)) >= 0]
+            start = min(heads, default=len(text))
         while self._matcher is not None and start < len(text):
             window = text[start : start + _WINDOW + self._longest]
             matches = self._matcher.find_matches_as_indexes(window)
@@ -303,7 +308,8 @@ def pieces(text: str, start: int, cuts: Cuts) -> list[str]:
     plain = cuts.plain()
     if not plain:
         return [text[start:]]
-    edges = [start, *(cuts[index].resume for index in plain), len(text)]
+    packed = cuts.packed
+    edges = [start, *(packed[4 * index] - packed[4 * index + 1] for index in plain), len(text)]
     return [text[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
@@ -316,6 +322,10 @@ def count_ids(cuts: Cuts, encoded: Sequence[bytes], count: int) -> Cuts:
     plains = cuts.plain()
     if not plains:
         return _count_tokens(cuts, encoded[0], count)
+    if len(plains) == len(cuts):
+        reached = itertools.accumulate((len(ids) >> 2 for ids in encoded[:-1]), initial=count)
+        cuts.packed[3::4] = array("I", reached)[1:]
+        return cuts
     counted, start = Cuts(), 0
     for ids, plain in itertools.zip_longest(encoded, plains):
         counted += _count_tokens(cuts.part(start, plain), ids, count)
