@@ -45,6 +45,17 @@ def test_below_the_minimum_nothing_is_saved() -> None:
     assert savings.cached_tokens == savings.saved == 0
 
 
+@pytest.mark.parametrize(
+    "model, least",
+    [("claude-opus-4-6", 4096), ("claude-sonnet-4-5", 1024), ("gemini-2.5-pro", 2048), ("gemini-3.8-flash", 4096)],
+)
+def test_the_minimum_is_the_model_s(model: str, least: int) -> None:
+    """As the providers' own pages had it on the day the table says."""
+    rules = provider_of(model)
+    assert rules is not None
+    assert rules.minimum_for(model) == least
+
+
 def test_an_always_missing_prompt_costs_more() -> None:
     """With a marker and no hit the loss is 24.8 %, not zero."""
     assert round(compute_savings(8000, 60).always_missing, 3) == Decimal("-0.248")
@@ -66,7 +77,15 @@ def test_every_provider_has_a_source_and_a_date() -> None:
 
 @pytest.mark.parametrize(
     "model, name",
-    [("gpt-5.2", "openai"), ("claude-sonnet-4-5", "anthropic"), ("bedrock/anthropic.claude", "bedrock"), ("x", None)],
+    [
+        ("gpt-5.2", "openai"),
+        ("gpt-5.6-mini", "openai-5.6"),
+        ("openai/gpt-6", "openai-5.6"),
+        ("gpt-4o", "openai"),
+        ("claude-sonnet-4-5", "anthropic"),
+        ("bedrock/anthropic.claude", "bedrock"),
+        ("x", None),
+    ],
 )
 def test_a_model_s_name_points_to_its_provider(model: str, name: str | None) -> None:
     """By prefix or by the start of the name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,9 +71,14 @@ _STARTS = {
 }  # fmt: skip
 
 
+_OPENAI_WITH_BREAKPOINTS = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|\d\d)")
+
+
 def provider_of(model: str) -> ProviderRules | None:
     """The provider a model's name points to, or None."""
     prefix, _, name = model.lower().rpartition("/")
+    if prefix in {"", "openai"} and _OPENAI_WITH_BREAKPOINTS.match(name):
+        return all_providers()["openai-5.6"]
     if prefix in all_providers():
         return all_providers()[prefix]
     return next((all_providers()[owner] for start, owner in _STARTS.items() if name.startswith(start)), None)
