@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from foreword.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from foreword.tokens.cache_statistics import CacheStatistics, LevelStatistics
     from foreword.tokens.exact_cache import L0Config
     from foreword.tokens.loading import load_tokenizer
     from foreword.tokens.prefix_trie import L1Config
-    from foreword.tokens.token_cache import CachedTokenizer, CacheStatistics, Encoded, LevelStatistics
+    from foreword.tokens.token_cache import CachedTokenizer, Encoded
     from foreword.tokens.tokenizer import CacheableTokenizer, TokenIds, Tokenizer, TokenizerIdentity
 
 __all__ = [
@@ -28,13 +29,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CacheStatistics": "foreword.tokens.token_cache",
+    "CacheStatistics": "foreword.tokens.cache_statistics",
     "CacheableTokenizer": "foreword.tokens.tokenizer",
     "CachedTokenizer": "foreword.tokens.token_cache",
     "Encoded": "foreword.tokens.token_cache",
     "L0Config": "foreword.tokens.exact_cache",
     "L1Config": "foreword.tokens.prefix_trie",
-    "LevelStatistics": "foreword.tokens.token_cache",
+    "LevelStatistics": "foreword.tokens.cache_statistics",
     "TokenIds": "foreword.tokens.tokenizer",
     "Tokenizer": "foreword.tokens.tokenizer",
     "TokenizerIdentity": "foreword.tokens.tokenizer",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from foreword.errors import InputTooLarge
 from foreword.tokens.boundaries import PLAIN, Cuts, count_ids, pieces
+from foreword.tokens.cache_statistics import CacheStatistics, LevelStatistics
 from foreword.tokens.exact_cache import Entry, ExactCache, L0Config, fingerprint
 from foreword.tokens.prefix_trie import NO_MATCH, L1Config, Match, PrefixTrie
 from foreword.tokens.tokenizer import CacheableTokenizer, SpecialTokens, TokenIds, TokenizerIdentity
@@ -18,45 +18,6 @@ MAX_CHARACTERS = 1 << 26
 SHORT = 2048  # characters that are cheaper to encode twice than to wait for, and to set aside than to branch for
 Layer = Literal["l0", "l1"]
 _Context = tuple[object, bool, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LevelStatistics:
-    """What one cache level did and holds.
-
-    Attributes:
-        hits, misses: lookups that found something, and that did not.
-        entries: inputs (L0) or nodes (L1) held.
-        bytes: memory held.
-        evictions: entries given up for room.
-        reused_bytes: UTF-8 bytes of text whose ids came from here.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    entries: int = 0
-    bytes: int = 0
-    evictions: int = 0
-    reused_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    """What a CachedTokenizer did and holds.
-
-    Attributes:
-        l0, l1: by level; all zero for a level that is left out or switched off.
-        cached_tokens, uncached_tokens: ids returned that came from a cache, and that were encoded.
-        shared: calls that waited for another thread to encode the same text.
-        encoder_fallbacks: times the second encoder was given up because its ids differed from the reference's.
-    """
-
-    l0: LevelStatistics = field(default_factory=LevelStatistics)
-    l1: LevelStatistics = field(default_factory=LevelStatistics)
-    cached_tokens: int = 0
-    uncached_tokens: int = 0
-    shared: int = 0
-    encoder_fallbacks: int = 0
 
 
 class Encoded:
