@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from foreword.cli import main
 from foreword.gateway import logs
+from foreword.generation import DiskTierStatistics
 from foreword.testing.server import MODEL, Running, serve
 
 
@@ -54,6 +55,18 @@ def test_tables(running: Running) -> None:
     assert row.split()[:3] == ["2", "192", "acme"]
     assert "<s>Keep it↵simple: \\x1b[31mrice, rice," in row
     assert "\x1b" not in result.stdout
+
+
+def test_the_disk_tier(running: Running) -> None:
+    """What is kept for a day is shown where a worker keeps it on disk."""
+    running.worker.disk = DiskTierStatistics(
+        held=1200, bytes=900 << 20, max_bytes=4096 << 20, found=1000, stored=500, evicted=300, expired=200, reset=60,
+        damaged=1, read=77, failed=0, queued=0,
+    )  # fmt: skip
+    lines = [" ".join(line.split()) for line in run(running.url, "--api-key", "sk-ops").stdout.splitlines()]
+    assert "on disk 1,200 blocks, 900 of 4,096 MiB" in lines
+    assert "disk traffic 500 written, 77 read" in lines
+    assert "disk evicted 300, of them 200 expired, 60 by resets, 1 damaged" in lines
 
 
 def test_json(running: Running) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from foreword.core.cache_request import CacheRequest, Emptied
 from foreword.core.extra_keys import CacheKeys
@@ -112,7 +113,7 @@ class FakeWorker:
 
     async def inspect_prefix_cache(self, limit: int) -> PrefixCacheReport:
         """The numbers and the hottest prefixes of its cache."""
-        return inspect_prefix_cache(self.prefix_cache, limit)
+        return replace(inspect_prefix_cache(self.prefix_cache, limit), disk=self.disk)
 
     async def reset_prefix_cache(self, organisation: str | None, cache_salt: str | None) -> Emptied:
         """Empty its cache."""
