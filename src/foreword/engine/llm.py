@@ -31,6 +31,9 @@ from foreword.engine.weights import Array, ModelConfig, TensorSource, load_weigh
 from foreword.errors import ConfigError, IntegrityError, ModelError, WorkerError
 from foreword.generation import FinishReason, GenerateOutput, GenerateRequest, SamplingParams, TokenLogprobs
 
+_PAUSE = 1e-4
+"""Seconds after which a waiting thread has surely taken over; without a pause this one would go on before it wakes."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -150,8 +153,16 @@ class LLMEngine:
         """Queue a request; raises RequestError or ContextOverflow."""
         check_request(request, self.model_config.vocab_size, self.max_model_len, taken=self._sequences)
         sequence = sequence_of(request, self.model_config.eos_token_ids, self.max_model_len)
+        self._hash(sequence)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
+
+    def _hash(self, sequence: Sequence) -> None:
+        """Hash a prompt in pieces, and let other threads run after each: an event loop waits for the interpreter too."""
+        cache = sequence.cache
+        for piece in self.prefix_cache.hasher.slices(cache.token_ids, cache.keys):
+            cache.block_hashes += piece
+            time.sleep(_PAUSE)
 
     def abort(self, request_id: str) -> None:
         """Stop a request and free what it holds; one that is unknown or has ended is passed over."""
