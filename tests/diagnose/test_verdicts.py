@@ -107,6 +107,7 @@ def test_a_malformed_body_costs_nothing() -> None:
     assert watch.observe({"messages": odd["messages"][::-1]}, tokenizer.encode("a x c"), model="m").shared_tokens == 1
 
 
+@pytest.mark.slow  # a time in milliseconds: it holds on a machine that is not busy with the rest of the suite
 def test_a_near_duplicate_of_fourteen_thousand_tokens_takes_under_a_millisecond() -> None:
     """The faster quarter of requests of 14k tokens that differ in a clock and go on by a turn; a busy machine slows the rest."""
     tokenizer, watch, times = WordTokenizer(), SeamWatch(), []

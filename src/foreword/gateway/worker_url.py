@@ -18,7 +18,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from foreword.errors import ConfigError
 
@@ -104,7 +104,7 @@ class WorkerConnection:
 
 def expand_ranks(url: str) -> list[str]:
     """A URL with ``dp-size=N`` as N URLs, one a rank; any other as it is. Raises ConfigError for a size that is none."""
-    parts = urlsplit(url)
+    parts = _split(url)
     options = parse_qsl(parts.query, keep_blank_values=True)
     size = dict(options).get("dp-size")
     if size is None:
@@ -118,10 +118,7 @@ def expand_ranks(url: str) -> list[str]:
 
 def parse_worker_url(url: str) -> WorkerConnection:
     """Take a worker's URL apart; raises ConfigError saying what of it is wrong."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"The worker's URL {url[:100]!r} cannot be read: {error}.", url=url[:100]) from error
+    parts = _split(url)
     if parts.scheme not in SCHEMES:
         raise ConfigError(
             f"A worker's URL begins with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}, not as {url[:100]!r}.",
@@ -150,6 +147,13 @@ def parse_worker_url(url: str) -> WorkerConnection:
         handshake=options.get("handshake", DEFAULT_HANDSHAKE),
         dp_rank=rank,
     )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"The worker's URL {url[:100]!r} cannot be read: {error}.", url=url[:100]) from error
 
 
 def _offset(endpoint: str | None, rank: int | None) -> str | None:
