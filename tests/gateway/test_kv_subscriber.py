@@ -143,6 +143,21 @@ async def test_a_restarted_engine_is_followed_from_its_beginning(tmp_path: Path)
             await blocks.become({7})
 
 
+async def test_nothing_is_believed_of_an_engine_that_is_away(tmp_path: Path) -> None:
+    """Its blocks are forgotten when it goes, not when it comes back: a request may reach its next life before its events."""
+    engine, blocks = FakeEngine(tmp_path), Blocks()
+    subscriber = KvSubscriber(engine.events_at, engine.replay_at, blocks)
+    async with following(subscriber):
+        async with engine:
+            await engine.store(1)
+            await blocks.become({1})
+        await blocks.become(set())
+        assert not subscriber.synchronised.is_set()
+        async with engine:
+            await engine.store(2, lose=True)
+            await blocks.become({2})
+
+
 async def test_without_a_replay_endpoint_a_gap_forgets(tmp_path: Path) -> None:
     """Nothing is believed of a worker whose lost batches cannot be had."""
     blocks = Blocks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 import zmq
@@ -50,7 +51,7 @@ class KvSubscriber:
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
             socket.subscribe(b"")
-            monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
             try:
                 socket.connect(self.endpoint)
                 await self._follow(socket, monitor)
@@ -65,10 +66,20 @@ class KvSubscriber:
         while True:
             ready = dict(await poller.poll())
             if monitor in ready:
-                await recv_monitor_message(monitor)  # connected, perhaps to the worker's next life
+                if (await recv_monitor_message(monitor))["event"] == zmq.EVENT_DISCONNECTED:
+                    await self._forget(socket)
+                else:  # connected, perhaps to the worker's next life
+                    await self._synchronise()
+            elif socket in ready and self._take(await socket.recv_multipart()):
                 await self._synchronise()
-            if socket in ready and self._take(await socket.recv_multipart()):
-                await self._synchronise()
+
+    async def _forget(self, socket: zmq.asyncio.Socket) -> None:
+        """Believe nothing of a worker that is away, and nothing more that it had said: its next life holds none of it."""
+        self.synchronised.clear()
+        with contextlib.suppress(zmq.Again):
+            while True:
+                await socket.recv_multipart(zmq.NOBLOCK)
+        self.follower.reset()
 
     def _take(self, frames: list[bytes]) -> bool:
         """Apply one message; a batch that cannot be read is as good as lost."""
