@@ -157,6 +157,8 @@ async def test_a_gap_is_replayed(config: KvEventsConfig, monkeypatch: pytest.Mon
         ('{"endpoints": "tcp://*:1"}', "endpoints"),
         ('{"publisher": "kafka"}', "kafka"),
         ('{"hwm": "many"}', "hwm"),
+        ('{"buffer_steps": -1}', "buffer_steps"),
+        ('{"hwm": 99999999999}', "hwm"),
     ],
 )
 def test_a_wrong_configuration_is_refused(text: str, words: str) -> None:
@@ -179,6 +181,8 @@ def test_a_taken_address_is_refused(config: KvEventsConfig) -> None:
     wrong = msgspec.structs.replace(config, endpoint="ipc:///no/such/folder/socket")
     with pytest.raises(ConfigError, match="/no/such/folder"):
         KvPublisher(wrong)
+    with pytest.raises(ConfigError, match="65536 has no port"):
+        KvPublisher(msgspec.structs.replace(config, replay_endpoint="tcp://127.0.0.1:65536"))
 
 
 def test_hashes_are_the_low_bits() -> None:

@@ -7,13 +7,14 @@ every batch from there on, as far as they are kept, and then the number -1.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import zmq
@@ -23,6 +24,8 @@ from foreword.core.hashing import event_hash
 from foreword.errors import ConfigError
 
 END = (-1).to_bytes(8, "big", signed=True)
+MAX_PORT = 65_535
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,9 +35,9 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publisher: Literal["null", "zmq"] | None = None
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
-    buffer_steps: int = 10_000
-    hwm: int = 100_000
-    max_queue_size: int = 100_000
+    buffer_steps: Size = 10_000
+    hwm: Size = 100_000
+    max_queue_size: Size = 100_000
     topic: str = ""
 
     @property
@@ -197,6 +200,9 @@ def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
 
 
 def _try(open_: Callable[[str], object], endpoint: str) -> None:
+    port = re.fullmatch(r"tcp://.*:(\d+)", endpoint)
+    if port is not None and int(port[1]) > MAX_PORT:  # ZeroMQ would take it modulo 65,536
+        raise ConfigError(f"--kv-events-config: {endpoint} has no port of TCP.", hint=f"Ports end at {MAX_PORT}.")
     try:
         open_(endpoint)
     except zmq.ZMQError as error:
