@@ -94,9 +94,9 @@ class DiskStoreMachine(RuleBasedStateMachine):
         """One byte of a file is another."""
         if block in self.twin and not self.twin[block].damaged:
             path = self.folder / self.store._files.path_of(hash_of(block), SALTS[block[0]])
+            keep = path.stat()  # before the read: that is a use to some file systems
             changed = bytearray(path.read_bytes())
             changed[at] ^= 255
-            keep = path.stat()
             path.write_bytes(changed)
             os.utime(path, ns=(keep.st_atime_ns, keep.st_mtime_ns))
             self.twin[block].damaged = True

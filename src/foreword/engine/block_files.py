@@ -76,7 +76,8 @@ class BlockFiles:
     def scan(self, now: float) -> None:
         """Learn what is there, and bring it within life and budget; times to come are wrong, and count as now."""
         for path, found in files_in(self.folder):
-            self.add(BlockFile(path, found.st_size, min(found.st_atime, now), min(found.st_mtime, now)))
+            used, kept = (min(ns // 1000 / 1_000_000, now) for ns in (found.st_atime_ns, found.st_mtime_ns))
+            self.add(BlockFile(path, found.st_size, used, kept))
         self.expire(now)
         self.make_room(0)
 
@@ -90,10 +91,14 @@ class BlockFiles:
         heappush(self._by_use, (file.used, file.key))
 
     def touch(self, file: BlockFile, used: float, kept: float) -> None:
-        """Note a use, and perhaps a wish to keep, here and in the file; raises OSError."""
-        os.utime(self.folder / file.path, (used, kept))
-        file.used, file.kept = used, kept
-        heappush(self._by_use, (used, file.key))
+        """Note a use, and perhaps a wish to keep, here and in the file; raises OSError.
+
+        Times are whole microseconds, so that they are the same when they are read again.
+        """
+        microseconds = round(used * 1_000_000), round(kept * 1_000_000)
+        os.utime(self.folder / file.path, ns=(1000 * microseconds[0], 1000 * microseconds[1]))
+        file.used, file.kept = (time / 1_000_000 for time in microseconds)
+        heappush(self._by_use, (file.used, file.key))
         if len(self._by_use) > 2 * len(self._files) + 64:
             self._by_use = [(file.used, key) for key, file in self._files.items()]
             heapify(self._by_use)
