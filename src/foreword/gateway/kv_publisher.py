@@ -25,6 +25,7 @@ from foreword.errors import ConfigError
 
 END = (-1).to_bytes(8, "big", signed=True)
 MAX_PORT = 65_535
+_NAMES = count()
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 
 
@@ -94,14 +95,14 @@ class KvPublisher:
             socket.setsockopt(zmq.LINGER, 0)
         try:
             self._open(config)
-        except ConfigError:
+        except (ConfigError, zmq.ZMQError):
             self._close_sockets()
             raise
         self._thread = threading.Thread(target=self._run, name="foreword-kv-events", daemon=True)
         self._thread.start()
 
     def _open(self, config: KvEventsConfig) -> None:
-        inproc = f"inproc://foreword-kv-events-{id(self)}"
+        inproc = f"inproc://foreword-kv-events-{next(_NAMES)}"  # an object's id may come again before ZeroMQ has let go
         self._taken.bind(inproc)
         self._feed.connect(inproc)
         _attach(self._pub, config.endpoint)
