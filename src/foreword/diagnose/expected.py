@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from foreword.diagnose.changes import Change
-from foreword.diagnose.likeness import is_alike
+from foreword.diagnose.likeness import is_alike, sorted_json
 
 
 class TwoRequests(Protocol):
@@ -73,6 +73,6 @@ def _share_a_turn(a: list[Any], b: list[Any]) -> bool:
     """Whether any turn of A, equal or edited, is still in B. A question alone does not make a conversation."""
     if not a or not b:
         return False
-    if any(turn in b for turn in a):
+    if any(x == y for x, y in zip(a, b, strict=False)) or not {*map(sorted_json, a)}.isdisjoint(map(sorted_json, b)):
         return True
     return any(is_alike(x, y) for x, y in zip(a[:4], b[:4], strict=False))

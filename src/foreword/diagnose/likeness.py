@@ -46,10 +46,15 @@ def item_key(item: Any) -> str:
         if isinstance(name, str) and "role" not in item and str(item.get("type")) not in {"tool_use", "function_call"}:
             return f"name:{name}"
         item = {key: value for key, value in item.items() if key != "cache_control"}
+    return sorted_json(item)
+
+
+def sorted_json(value: Any) -> str:
+    """One spelling for each JSON value, to look it up by; ``canonical`` is for reading."""
     try:
-        return msgspec.json.encode(item, order="sorted").decode()
+        return msgspec.json.encode(value, order="sorted").decode()
     except (TypeError, ValueError, RecursionError):
-        return canonical(item)
+        return canonical(value)
 
 
 def is_alike(a: Any, b: Any) -> bool:
