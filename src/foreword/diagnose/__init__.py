@@ -12,8 +12,9 @@ from foreword.lazy import lazy_names
 
 if TYPE_CHECKING:
     from foreword.diagnose.assemble import AssemblyError, Prompt, Segment, ToolSet, Volatility, canonical_json
-    from foreword.diagnose.diff import Diff, OutsideCause, Seam, diff_prompts
+    from foreword.diagnose.diff import Diff, Seam, diff_prompts
     from foreword.diagnose.fingerprint import Fingerprints, fingerprint_request, prefix_fingerprint
+    from foreword.diagnose.notes import OutsideCause
     from foreword.diagnose.seam import first_divergence
 
 __all__ = [
@@ -37,7 +38,7 @@ _HOMES = {
     "AssemblyError": "foreword.diagnose.assemble",
     "Diff": "foreword.diagnose.diff",
     "Fingerprints": "foreword.diagnose.fingerprint",
-    "OutsideCause": "foreword.diagnose.diff",
+    "OutsideCause": "foreword.diagnose.notes",
     "Prompt": "foreword.diagnose.assemble",
     "Seam": "foreword.diagnose.diff",
     "Segment": "foreword.diagnose.assemble",

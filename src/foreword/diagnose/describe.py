@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foreword.diagnose.diff import Diff, OutsideCause, Seam
+from foreword.diagnose.diff import Diff, Seam
+from foreword.diagnose.notes import OutsideCause
 from foreword.diagnose.seam import Chip
 
 _MAX_TEXT = 60

@@ -13,6 +13,7 @@ from foreword.diagnose.changes import Change
 from foreword.diagnose.expected import is_expected, is_in_newest_turn
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
 from foreword.diagnose.likeness import text_of
+from foreword.diagnose.notes import OutsideCause, add_note, expected_note, note_of, unmoved_notes
 from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
 from foreword.diagnose.seam import Chip, chips, shared_tokens
 from foreword.diagnose.splice import PieceEncoder
@@ -55,17 +56,6 @@ class Seam:
     a_chips: tuple[Chip, ...] = ()
     b_chips: tuple[Chip, ...] = ()
     cost: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideCause:
-    """A cause that leaves the token ids as they are, or that is told but never warned about."""
-
-    code: str
-    name: str
-    evidence: str
-    edit: str
-    is_expected: bool = False
 
 
 Relation = Literal["identical", "appended", "expected", "seam"]
@@ -204,7 +194,7 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
     limit = min(end, shared_limit(pair))
     last_turn = last_turn_start(pair)
     if shared == end == len(pair.ids("b")) or _is_text_append(pair):
-        return [], _silent(pair, context)
+        return [], [note for change in pair.changes for note in unmoved_notes(change, context)]
     for change in _by_place((*pair.environment(), *pair.changes))[:MAX_SEAMS]:
         if change.op == "append" and not _hoists(pair, change):
             continue
@@ -213,9 +203,9 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
         if not expected and last_turn <= position < end and is_newest(change, context):
             continue
         if expected:
-            notes += [note for note in [expected_note(expected)] if note not in notes]
+            add_note(notes, expected_note(expected))
         elif position >= limit:
-            notes += _unmoved(change, context)
+            notes += unmoved_notes(change, context)
         else:
             _add(found, notes, _Found(position, change, _verdict(change, context)))
     return sorted(found, key=lambda item: item.position), notes
@@ -271,9 +261,9 @@ def _hoists(pair: Pair, change: Change) -> bool:
 
 def _add(found: list[_Found], notes: list[OutsideCause], item: _Found) -> None:
     if item.verdict.cause.scope == "expected":
-        notes += [note for note in [_note(item.verdict)] if note not in notes]
+        add_note(notes, note_of(item.verdict))
     elif item.verdict.cause.scope == "outside":
-        notes.append(_note(item.verdict))
+        notes.append(note_of(item.verdict))
     else:
         found.append(item)
 
@@ -284,60 +274,6 @@ def _verdict(change: Change, context: Context) -> Verdict:
     if change is TOKENIZER:
         return Verdict.of("E6", "the same text encodes to other ids")
     return detect(change, context)
-
-
-def _note(verdict: Verdict) -> OutsideCause:
-    cause = verdict.cause
-    return OutsideCause(cause.code, cause.name, verdict.evidence, cause.edit, cause.scope == "expected")
-
-
-def expected_note(reason: str) -> OutsideCause:
-    """The note on what is nobody's fault."""
-    return _note(Verdict.of("D2", reason))
-
-
-def _silent(pair: Pair, context: Context) -> list[OutsideCause]:
-    return [note for change in pair.changes for note in _unmoved(change, context)]
-
-
-def _unmoved(change: Change, context: Context) -> list[OutsideCause]:
-    """What is worth saying of a change that moves no token here but may elsewhere."""
-    if change.op == "append" or change.path[-1:] == ("cache_control",):
-        return []
-    if context.layer(change) == "parameters" and change.path[0] in {
-        "metadata",
-        "user",
-        "stream",
-        "max_tokens",
-        "temperature",
-    }:
-        return []
-    if context.layer(change) == "parameters" and change.op != "keys":
-        return _switched(change)
-    verdict = detect(change, context)
-    if verdict.cause.code not in {"B2", "B3", "B4", "B5"}:
-        return []
-    evidence = f"{verdict.evidence}; no token moves here, effect unknown on other surfaces"
-    return [OutsideCause(verdict.cause.code, verdict.cause.name, evidence, verdict.cause.edit)]
-
-
-_SETTINGS = (
-    "model",
-    "reasoning",
-    "reasoning_effort",
-    "effort",
-    "thinking",
-    "service_tier",
-    "text",
-    "verbosity",
-    "tool_choice",
-)
-
-
-def _switched(change: Change) -> list[OutsideCause]:
-    if not change.path or change.path[0] not in _SETTINGS:
-        return []
-    return [_note(Verdict.of("F6", f"{format_path(change.path)} {change.a!r} -> {change.b!r}"))]
 
 
 def _seams(

@@ -14,9 +14,10 @@ from typing import Any
 
 from foreword.diagnose.causes import Context
 from foreword.diagnose.changes import Change, changes_in, compare
-from foreword.diagnose.diff import OutsideCause, expected_note, is_newest
+from foreword.diagnose.diff import is_newest
 from foreword.diagnose.expected import is_expected
 from foreword.diagnose.likeness import is_same, text_of
+from foreword.diagnose.notes import OutsideCause, add_note, expected_note
 from foreword.diagnose.texts import common_prefix
 
 _TAG = re.compile(r"</?[\w|]{1,24}[^\w]")
@@ -87,7 +88,7 @@ class Screen:
         for change in changes:
             reason = is_expected(change, context)
             if reason:
-                notes += [note for note in [expected_note(reason)] if note not in notes]
+                add_note(notes, expected_note(reason))
             elif not (_appends(change) if change.op == "append" else _is_new_turn(change, context)):
                 return None
         return _kind_of_pair(a, b, changes), notes

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from foreword.diagnose.captures import Capture
 from foreword.diagnose.causes import outside
 from foreword.diagnose.causes.table import Verdict
-from foreword.diagnose.diff import Diff, OutsideCause, diff_prompts
+from foreword.diagnose.diff import Diff, diff_prompts
 from foreword.diagnose.layout import Layout, neutral_layout
+from foreword.diagnose.notes import OutsideCause, note_of
 from foreword.diagnose.screen import Parts, Screen, closeness, parts_of, same_parts
 from foreword.diagnose.splice import PieceEncoder
 from foreword.tokens.tokenizer import Tokenizer
@@ -198,7 +199,4 @@ def explain_pair(a: Capture, b: Capture, diff: Diff) -> Diff:
         if not diff.seams
         else []
     )
-    notes = [
-        OutsideCause(v.cause.code, v.cause.name, v.evidence, v.cause.edit, v.cause.scope == "expected") for v in found
-    ]
-    return replace(diff, outside_causes=(*notes, *diff.outside_causes), provider_reason=b.provider_reason)
+    return replace(diff, outside_causes=(*map(note_of, found), *diff.outside_causes), provider_reason=b.provider_reason)
