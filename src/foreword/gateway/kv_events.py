@@ -19,6 +19,8 @@ from foreword.errors import WorkerError
 DEVICE_MEDIA = frozenset({None, "GPU", "CPU_DEVICE"})
 MAX_HELD = 10_000
 """Batches kept while one before them is missing."""
+END = (-1).to_bytes(8, "big", signed=True)
+"""The number that ends an answer to a replay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ import zmq
 from foreword.core.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 from foreword.core.hashing import event_hash
 from foreword.errors import ConfigError
+from foreword.gateway.kv_events import END
 
-END = (-1).to_bytes(8, "big", signed=True)
 MAX_PORT = 65_535
 _NAMES = count()
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
@@ -107,7 +107,7 @@ class KvPublisher:
         self._feed.connect(inproc)
         _attach(self._pub, config.endpoint)
         if config.replay_endpoint is not None:
-            _bind(self._router, config.replay_endpoint)
+            _try(self._router.bind, config.replay_endpoint)
 
     def publish(self, events: Iterable[KVCacheEvent]) -> None:
         """Send one batch: what happened in one step of the engine."""
@@ -190,22 +190,16 @@ def _wire_hash(block_hash: BlockHash) -> int:
 
 
 def _attach(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
-        _bind(socket, endpoint)
-    else:
-        _try(socket.connect, endpoint)
+    binds = "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
+    _try(socket.bind if binds else socket.connect, endpoint)
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    _try(socket.bind, endpoint)
-
-
-def _try(open_: Callable[[str], object], endpoint: str) -> None:
+def _try(attach: Callable[[str], object], endpoint: str) -> None:
     port = re.fullmatch(r"tcp://.*:(\d+)", endpoint)
     if port is not None and int(port[1]) > MAX_PORT:  # ZeroMQ would take it modulo 65,536
         raise ConfigError(f"--kv-events-config: {endpoint} has no port of TCP.", hint=f"Ports end at {MAX_PORT}.")
     try:
-        open_(endpoint)
+        attach(endpoint)
     except zmq.ZMQError as error:
         raise ConfigError(
             f"--kv-events-config: {endpoint} cannot be opened: {error}.", hint="Choose another address."

@@ -11,7 +11,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from foreword.errors import WorkerError
-from foreword.gateway.kv_events import EventBatch, EventFollower, EventSink, decode_batch
+from foreword.gateway.kv_events import END, EventBatch, EventFollower, EventSink, decode_batch
 
 log = structlog.get_logger()
 
@@ -19,7 +19,6 @@ REPLAY_TIMEOUT = 5.0
 """Seconds for a worker to send what a replay asked for."""
 MAX_REPLAYS = 4
 """Replays in a row that may leave a gap (more was lost meanwhile) before the worker's blocks are forgotten."""
-END = (-1).to_bytes(8, "big", signed=True)
 MAX_FRAME = 256 << 20
 
 
