@@ -11,14 +11,10 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -26,6 +22,7 @@ from typing import cast
 
 import uvloop
 
+from benchmarks.processes import free_port, running
 from benchmarks.table import Row, compare_rates
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +37,9 @@ ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 """LiteLLM starts without a key, as the others do, and without fetching its price list."""
+
+READY = "/v1/models", b"stub"
+"""A server that lists the worker's model is up."""
 
 CHUNKS = [
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"stub","choices":[{"index":0,"delta":'
@@ -100,45 +100,6 @@ async def _serve(port: int) -> None:
     server = await asyncio.get_running_loop().create_server(_Stub, "127.0.0.1", port)
     async with server:
         await server.serve_forever()
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[int]:
-    """A server, once it lists the worker's model."""
-    process = subprocess.Popen(
-        command, env=os.environ | ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        wait_for(port, "/v1/models", b"stub")
-        yield port
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        process.kill()
-        process.wait()
-
-
-def wait_for(port: int, path: str, text: bytes, seconds: float = 120) -> None:
-    """Return when a server answers a path with a text."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer,
-        ):
-            if text in answer.read():
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"nothing useful at {port}{path}")
 
 
 def request() -> bytes:
@@ -225,7 +186,7 @@ def gateways() -> Iterator[dict[str, int]]:
             f"    {{model: openai/stub, api_base: {url}/v1, api_key: none}}\n"
         )
         stub = [sys.executable, "-m", "benchmarks.bench_forwarding", "--stub", str(worker)]
-        stack.enter_context(running(stub, worker))
+        stack.enter_context(running(stub, worker, *READY))
         commands = {
             "foreword": (ours, [sys.executable, "-m", "foreword", "serve", "--port", str(ours), "--worker-urls", url]),
             "smg": (smg, [str(PEERS / "bin" / "smg"), "launch", "--host", "127.0.0.1", "--port", str(smg),
@@ -235,7 +196,10 @@ def gateways() -> Iterator[dict[str, int]]:
         }  # fmt: skip
         yield {
             "direct": worker,
-            **{name: stack.enter_context(running(command, port)) for name, (port, command) in commands.items()},
+            **{
+                name: stack.enter_context(running(command, port, *READY, ENVIRONMENT))
+                for name, (port, command) in commands.items()
+            },
         }
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import time
 import urllib.request
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load import post_all, post_once
+from benchmarks.processes import free_port, running
 from benchmarks.table import Row, compare, compare_rates
 from foreword.testing.material import tokenizer_path
 
@@ -61,40 +60,17 @@ class Server:
         raise RuntimeError(f"no tokenizer was loaded at port {self.port}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def _running(command: Sequence[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/liveness", timeout=1):
-                break
-            if process.poll() is not None:
-                raise RuntimeError(f"{command[0]} ended with {process.returncode}")
-            time.sleep(0.1)
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 @contextlib.contextmanager
 def servers() -> Iterator[tuple[Server, Server]]:
     """Foreword and the peer, both serving the same folder with both levels on."""
     folder = str(tokenizer_path("qwen3"))
     caches = ["--tokenizer-path", folder, "--tokenizer-cache-enable-l0", "--tokenizer-cache-enable-l1"]
-    ours, peer = _free_port(), _free_port()
+    ours, peer = free_port(), free_port()
     smg = str(ROOT / ".venv-peers" / "bin" / "smg")
     foreword = [str(Path(sys.executable).with_name("foreword")), "serve"]
     with (
-        _running([*foreword, *caches, "--port", str(ours)], ours),
-        _running(
+        running([*foreword, *caches, "--port", str(ours)], ours, "/liveness"),
+        running(
             [
                 smg,
                 "launch",
@@ -104,9 +80,10 @@ def servers() -> Iterator[tuple[Server, Server]]:
                 "--port",
                 str(peer),
                 "--prometheus-port",
-                str(_free_port()),
+                str(free_port()),
             ],
             peer,
+            "/liveness",
         ),
     ):
         with urllib.request.urlopen(f"http://127.0.0.1:{ours}/v1/tokenizers") as answer:

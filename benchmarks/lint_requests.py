@@ -2,22 +2,21 @@
 
 3,000 requests of about 3,700 tokens by default: conversations of ten turns; every tenth has a clock that moves, every
 tenth another tool order. With ``--every-clock`` the clock moves in each, which is the worst for Foreword: it replays the
-fix of every seam. Prints both times and the ratio; bytecode is compiled first. kvlint runs in the environment of ``make scoreboard``.
+fix of every seam. Prints both medians of three runs in turn, and the ratio; bytecode is compiled first. kvlint runs in the environment of ``make scoreboard``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.cases.build import chat, prose, system, talk, tools, user
 
+from benchmarks.processes import timed
 from benchmarks.scoreboard import HOME
 from foreword.testing.material import tokenizer_path
 
@@ -39,14 +38,6 @@ def requests(count: int, *, every_clock: bool = False) -> list[Any]:
     return made[:count]
 
 
-def timed(*command: str) -> float:
-    """Seconds that one command takes."""
-    start = time.perf_counter()
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(command, check=False, capture_output=True, env=environment)
-    return time.perf_counter() - start
-
-
 def main() -> None:
     """Write the log, run both, print."""
     sizes = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
@@ -59,8 +50,12 @@ def main() -> None:
         log = Path(folder) / "log.jsonl"
         log.write_text("\n".join(map(json.dumps, requests(count, every_clock=every_clock))))
         size = log.stat().st_size
-        ours = min(timed(str(command), "lint", "--requests", str(log), "--tokenizer-path", model) for _ in range(3))
-        theirs = timed(str(HOME / "bin" / "kvlint"), "lint", str(log), "--model", model)
+        commands = (
+            (str(command), "lint", "--requests", str(log), "--tokenizer-path", model),
+            (str(HOME / "bin" / "kvlint"), "lint", str(log), "--model", model),
+        )
+        rounds = [[timed(*one) for one in commands] for _ in range(3)]
+    ours, theirs = (statistics.median(times) for times in zip(*rounds, strict=True))
     sys.stdout.write(
         f"{count} requests, {size / 1e6:.1f} MB: foreword {ours:.1f} s, kvlint {theirs:.1f} s, ratio {theirs / ours:.1f}\n"
     )

@@ -20,24 +20,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import psutil
-import zmq
-import zmq.asyncio
 
-from benchmarks.bench_forwarding import free_port, wait_for
+from benchmarks.processes import free_port, wait_for
 from foreword.config import Config
-from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from foreword.core.hashing import BlockHasher
 from foreword.core.prefix_cache import PrefixCache
 from foreword.core.retention import IN_MEMORY
 from foreword.gateway.app import create_app
+from foreword.gateway.kv_publisher import KvEventsConfig, KvPublisher
 from foreword.gateway.server import Server
 from foreword.gateway.tokenizers import TokenizerRegistry
 from foreword.testing.server import load_bytes
@@ -63,49 +60,25 @@ class _Engine(FakeWorker):
     def __init__(self, events: int, replay: int) -> None:
         super().__init__(MODEL, MODEL, answer=list(b"word " * (ANSWER_TOKENS // 5)), max_model_len=8192)
         self.prefix_cache = PrefixCache(WORKER_BLOCKS, BlockHasher(BLOCK), retention=IN_MEMORY, enable_events=True)
-        self._ports = events, replay
-        self._history: deque[tuple[int, bytes]] = deque(maxlen=10_000)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._publisher = KvPublisher(
+            KvEventsConfig(
+                enable_kv_cache_events=True, endpoint=f"tcp://*:{events}", replay_endpoint=f"tcp://*:{replay}"
+            )
+        )
 
     async def start(self) -> None:
-        """Bind, and publish after every few steps."""
-        context = zmq.asyncio.Context.instance()
-        publisher, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
-        publisher.bind(f"tcp://127.0.0.1:{self._ports[0]}")
-        router.bind(f"tcp://127.0.0.1:{self._ports[1]}")
-        self._tasks = [asyncio.create_task(self._publish(publisher)), asyncio.create_task(self._replay(router))]
+        """Publish after every few steps."""
+        self._publishing = asyncio.create_task(self._publish())
 
     async def _misbehave(self, number: int) -> None:
         await asyncio.sleep(STEP_SECONDS)
         await super()._misbehave(number)
 
-    async def _publish(self, publisher: zmq.asyncio.Socket) -> None:
-        sequence = 0
+    async def _publish(self) -> None:
         while True:
             await asyncio.sleep(STEP_SECONDS)
             if events := self.prefix_cache.take_events():
-                payload = msgspec.msgpack.encode([time.time(), [_as_wire(event) for event in events], 0])
-                self._history.append((sequence, payload))
-                await publisher.send_multipart([b"kv-events", sequence.to_bytes(8, "big"), payload])
-                sequence += 1
-
-    async def _replay(self, router: zmq.asyncio.Socket) -> None:
-        while True:
-            client, _, start = await router.recv_multipart()
-            for sequence, payload in [one for one in self._history if one[0] >= int.from_bytes(start, "big")]:
-                await router.send_multipart([client, b"", b"kv-events", sequence.to_bytes(8, "big"), payload])
-            await router.send_multipart([client, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
-
-
-def _as_wire(event: KVCacheEvent) -> Json:
-    if isinstance(event, AllBlocksCleared):
-        return {"type": "AllBlocksCleared"}
-    if isinstance(event, BlockRemoved):
-        return {"type": "BlockRemoved", "block_hashes": event.block_hashes}
-    assert isinstance(event, BlockStored)
-    fields = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "extra_keys")
-    stored: Json = {name: getattr(event, name) for name in fields}
-    return stored | {"type": "BlockStored"}
+                self._publisher.publish(events)
 
 
 def run_worker(port: int, events: int, replay: int) -> None:

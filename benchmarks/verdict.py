@@ -6,9 +6,7 @@ Prints the median over 40 verdicts, of processor time, and the median over 7 run
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from tests.cases.build import chat, prose, system, talk, tools, user
 
+from benchmarks.processes import timed
 from foreword.diagnose.layout import neutral_layout
 from foreword.diagnose.verdicts import SeamWatch
 from foreword.testing.words import WordTokenizer
@@ -49,19 +48,12 @@ def command() -> float:
         **first,
         "messages": [system(f"{prose(6000, 3)}\nNow 10:15:12\n{prose(6000, 4)}"), *first["messages"][1:]],
     }
-    times = []
     with tempfile.TemporaryDirectory() as folder:
         names = [str(Path(folder) / name) for name in ("a.json", "b.json")]
         for name, body in zip(names, (first, second), strict=True):
             Path(name).write_text(json.dumps(body))
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        for _ in range(8):
-            start = time.perf_counter()
-            subprocess.run(
-                [Path(sys.executable).with_name("foreword"), "diff", *names],
-                capture_output=True, check=False, env=environment,
-            )  # fmt: skip
-            times.append(time.perf_counter() - start)
+        command = str(Path(sys.executable).with_name("foreword"))
+        times = [timed(command, "diff", *names) for _ in range(8)]
     return statistics.median(times[1:])
 
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 import zmq.asyncio
+from benchmarks.processes import free_port
 from benchmarks.vllm import environment, model_folder
 
 from foreword.core.events import BlockStored
@@ -61,14 +61,6 @@ class Process:
                 os.killpg(self.running.pid, signal.SIGKILL)
             self.running.wait()
             self.running = None
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
