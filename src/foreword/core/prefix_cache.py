@@ -180,9 +180,8 @@ class PrefixCache:
 
     def expire(self, now: float) -> int:
         """Forget the blocks whose life is over; returns how many. Every lookup does this first."""
-        for block in sorted(
-            self._pins.pop_due(now), key=attrgetter("turn")
-        ):  # as freed: a chain's tail before its head
+        freed_order = attrgetter("turn")  # a chain's tail before its head
+        for block in sorted(self._pins.pop_due(now), key=freed_order):
             self.pool.pin(block, 0)
         due = self._lives.pop_due(now)
         for block in due:

@@ -145,7 +145,7 @@ class LLMEngine:
             self.prefix_cache,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            **({"can_restore": self.disk.can_restore} if self.disk else {}),
+            can_restore=self.disk.can_restore if self.disk is not None else None,
         )
         self._sequences: dict[str, Sequence] = {}
 

@@ -63,10 +63,10 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        can_restore: Callable[[CacheRequest], bool] = lambda _: False,
+        can_restore: Callable[[CacheRequest], bool] | None = None,
     ) -> None:
         self._cache = cache
-        self._can_restore = can_restore
+        self._can_restore = can_restore or (lambda _: False)
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()
