@@ -167,8 +167,7 @@ def test_savings_knows_a_provider_s_minimum_and_step() -> None:
 
 def _log(path: Path, count: int, clock: Any) -> str:
     lines = [
-        {"time": 60 * n, "body": chat(system(f"Now {clock(n)}\n{prose(60)}"), *talk(n), user("Next"))}
-        for n in range(count)
+        {"time": 60 * n, "body": chat(system(f"Now {clock(n)}\n{prose(60)}"), *talk(n + 1)[:-1])} for n in range(count)
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     return str(path)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from foreword.diagnose.causes import Context, Verdict, detect
 from foreword.diagnose.causes.e_template import special_tokens
 from foreword.diagnose.changes import Change
-from foreword.diagnose.expected import is_expected, is_in_newest_turn
+from foreword.diagnose.expected import Expected, is_in_newest_turn
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
 from foreword.diagnose.likeness import text_of
 from foreword.diagnose.notes import OutsideCause, add_note, expected_note, note_of, unmoved_notes
@@ -188,6 +188,7 @@ def _relation(pair: Pair, shared: int, seams: Sequence[Seam], notes: Sequence[Ou
 def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_Found], list[OutsideCause]]:
     """The changes that move tokens, by where they do, with their causes; and what is only worth a note."""
     context = Context(pair.a, pair.b, pair.changes, same_session)
+    expectation = Expected(pair, same_session=same_session)
     found: list[_Found] = []
     notes: list[OutsideCause] = []
     end = len(pair.ids("a"))
@@ -198,7 +199,7 @@ def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_
     for change in _by_place((*pair.environment(), *pair.changes))[:MAX_SEAMS]:
         if change.op == "append" and not _hoists(pair, change):
             continue
-        expected = is_expected(change, pair)
+        expected = expectation.reason(change)
         position = pair.position(change) if not expected else end
         if not expected and last_turn <= position < end and is_newest(change, context):
             continue

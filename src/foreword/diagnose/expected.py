@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from foreword.diagnose.changes import Change
-from foreword.diagnose.likeness import is_alike, sorted_json
+from foreword.diagnose.conversations import is_one_conversation, spoken
 
 
 class TwoRequests(Protocol):
@@ -20,16 +20,32 @@ class TwoRequests(Protocol):
         """The later one."""
 
 
-def is_expected(change: Change, pair: TwoRequests) -> str:
-    """Why this change is nobody's fault, or ""."""
-    if not isinstance(pair.b, dict) or change.path[:1] not in {("messages",), ("input",)}:
-        return ""
-    a, b = (_turns(body, str(change.path[0])) for body in (pair.a, pair.b))
-    if _is_system(change, pair):
-        return ""
-    if not _share_a_turn(a, b):
-        return "another conversation behind the same head"
-    return "a branch from an earlier turn" if _is_branch(change, pair) else ""
+class Expected:
+    """What of one pair is expected; whether the two are of one conversation is found out once, when it is asked for."""
+
+    def __init__(self, pair: TwoRequests, *, same_session: bool | None = None) -> None:
+        self._pair = pair
+        self._same_session = same_session
+        self._is_one: dict[str, bool] = {}
+
+    def reason(self, change: Change) -> str:
+        """Why this change is nobody's fault, or ""."""
+        pair = self._pair
+        if (
+            not isinstance(pair.b, dict)
+            or change.path[:1] not in {("messages",), ("input",)}
+            or _is_system(change, pair)
+        ):
+            return ""
+        if not self._is_one_conversation(str(change.path[0])):
+            return "another conversation behind the same head"
+        return "a branch from an earlier turn" if _is_branch(change, pair) else ""
+
+    def _is_one_conversation(self, key: str) -> bool:
+        if key not in self._is_one:
+            a, b = (spoken(body.get(key)) for body in (self._pair.a, self._pair.b))
+            self._is_one[key] = is_one_conversation(a, b, same_session=self._same_session)
+        return self._is_one[key]
 
 
 def is_in_newest_turn(change: Change, pair: TwoRequests) -> bool:
@@ -51,14 +67,8 @@ def _is_branch(change: Change, pair: TwoRequests) -> bool:
     return (
         change.op != "delete"
         and _is_in_last_of(pair.b, change)
-        and len(_turns(pair.a, str(change.path[0]))) > len(_turns(pair.b, str(change.path[0])))
+        and len(spoken(pair.a.get(str(change.path[0])))) > len(spoken(pair.b.get(str(change.path[0]))))
     )
-
-
-def _turns(body: Any, key: str) -> list[Any]:
-    turns = body.get(key)
-    turns = turns if isinstance(turns, list) else [{"role": "user", "content": turns}]
-    return [turn for turn in turns if not (isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"})]
 
 
 def _is_system(change: Change, pair: TwoRequests) -> bool:
@@ -67,12 +77,3 @@ def _is_system(change: Change, pair: TwoRequests) -> bool:
     at = change.path[1] if len(change.path) > 1 else None
     turn = turns[at] if isinstance(turns, list) and isinstance(at, int) and at < len(turns) else None
     return isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"}
-
-
-def _share_a_turn(a: list[Any], b: list[Any]) -> bool:
-    """Whether any turn of A, equal or edited, is still in B. A question alone does not make a conversation."""
-    if not a or not b:
-        return False
-    if any(x == y for x, y in zip(a, b, strict=False)) or not {*map(sorted_json, a)}.isdisjoint(map(sorted_json, b)):
-        return True
-    return any(is_alike(x, y) for x, y in zip(a[:4], b[:4], strict=False))

@@ -63,14 +63,19 @@ def is_alike(a: Any, b: Any) -> bool:
         return type(a) is type(b) and similarity(str(a), str(b)) > _SIMILAR
     if any(a.get(key) != b.get(key) for key in ("role", "type")):
         return False
-    ids = [set(_ids(item)) for item in (a, b)]
-    if ids[0] and ids[0] == ids[1]:
+    if has_same_ids(a, b):
         return True
     left, right = text_of(a), text_of(b)
     if similarity(left, right) >= _SIMILAR or canonical(text_fields(a)) == canonical(text_fields(b)):
         return True
     short, long = sorted((left, right), key=len)
     return (len(short) >= _TELLING and short in long) or bool(len(short) < _TAG and PLACEHOLDER.search(short))
+
+
+def has_same_ids(a: Any, b: Any) -> bool:
+    """Whether both have ids of calls or results, and the same ones."""
+    ids = set(_ids(a))
+    return bool(ids) and ids == set(_ids(b))
 
 
 def _ids(value: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from foreword.diagnose.causes import Context
 from foreword.diagnose.changes import Change, changes_in, compare
 from foreword.diagnose.diff import is_newest
-from foreword.diagnose.expected import is_expected
+from foreword.diagnose.expected import Expected
 from foreword.diagnose.likeness import is_same, text_of
 from foreword.diagnose.notes import OutsideCause, add_note, expected_note
 from foreword.diagnose.texts import common_prefix
@@ -78,15 +78,16 @@ class Screen:
     def __init__(self) -> None:
         self._harmless: set[object] = set()
 
-    def look(self, a: Any, b: Any) -> tuple[object, list[OutsideCause]] | None:
+    def look(self, a: Any, b: Any, *, same_session: bool | None = None) -> tuple[object, list[OutsideCause]] | None:
         """The pair's kind and what is worth a note, or None where a verdict is due."""
         if not (isinstance(a, dict) and isinstance(b, dict)):
             return None
         changes = tuple(changes_in(compare(a, b)))
-        context = Context(a, b, changes)
+        context = Context(a, b, changes, same_session)
+        expected = Expected(context, same_session=same_session)
         notes: list[OutsideCause] = []
         for change in changes:
-            reason = is_expected(change, context)
+            reason = expected.reason(change)
             if reason:
                 add_note(notes, expected_note(reason))
             elif not (_appends(change) if change.op == "append" else _is_new_turn(change, context)):

@@ -111,7 +111,8 @@ def _step(lane: _Lane, capture: Capture, log: _Log) -> Step:
     if best is None:
         return Step(capture)
     earlier, known = best
-    seen = log.screen.look(earlier.document, capture.document)
+    same = _same_session(earlier, capture)
+    seen = log.screen.look(earlier.document, capture.document, same_session=same)
     if seen is None or not log.screen.is_harmless(seen[0]):
         step = _extends(earlier, capture, log) if seen is not None else None
         step = step or _judge(earlier, capture, log)
@@ -131,11 +132,19 @@ def _extends(earlier: Capture, capture: Capture, log: _Log) -> Step | None:
 
 
 def _judge(earlier: Capture, capture: Capture, log: _Log) -> Step:
-    same = None if not (earlier.session and capture.session) else earlier.session == capture.session
     diff = diff_prompts(
-        earlier.document, capture.document, log.tokenizer, layout=log.layout, same_session=same, encoder=log.encoder
+        earlier.document,
+        capture.document,
+        log.tokenizer,
+        layout=log.layout,
+        same_session=_same_session(earlier, capture),
+        encoder=log.encoder,
     )
     return Step(capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
+
+
+def _same_session(earlier: Capture, capture: Capture) -> bool | None:
+    return earlier.session == capture.session if earlier.session and capture.session else None
 
 
 def _is_harmless(step: Step) -> bool:
