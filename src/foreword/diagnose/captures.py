@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.billing.usage import Usage, read_usage
+from foreword.diagnose.shared_json import SharedJson
 from foreword.errors import ConfigError, InputTooLarge, RequestError
 
 MAX_BYTES = 1 << 30
@@ -79,7 +80,7 @@ def read_captures(path: str, *, limit: int | None = None) -> Iterator[Capture]:
     """Every request in a file, by what the file holds: HAR, JSONL, one JSON body, or plain text."""
     text = _read(path)
     kind = "har" if path.lower().endswith(".har") else "jsonl" if path.lower().endswith((".jsonl", ".ndjson")) else ""
-    values = _values(text, kind, path)
+    values = _values(text, kind, path, SharedJson(_MAX_DEPTH))
     for count, value in enumerate(values):
         if limit is not None and count >= limit:
             return
@@ -105,50 +106,37 @@ def _read(path: str) -> str:
         ) from None
 
 
-def _values(text: str, kind: str, path: str) -> Iterator[Any]:
+def _values(text: str, kind: str, path: str, parts: SharedJson) -> Iterator[Any]:
     if kind == "har":
-        yield from _har_entries(_json(text, path))
+        yield from _har_entries(_json(text, path, parts), parts)
     elif kind == "jsonl":
-        yield from (_json(line, f"{path} line {n}") for n, line in enumerate(text.split("\n"), 1) if line.strip())
+        lines = enumerate(text.split("\n"), 1)
+        yield from (_json(line, f"{path} line {n}", parts) for n, line in lines if line.strip())
     elif text.lstrip()[:1] == "{":
         try:
-            value = _json(text, path)
+            value = _json(text, path, parts)
         except RequestError:
-            lines = [line for line in text.split("\n") if line.strip()]
-            if len(lines) < 2 or not all(line.startswith("{") for line in lines):
+            lines_of_json = [line for line in text.split("\n") if line.strip()]
+            if len(lines_of_json) < 2 or not all(line.startswith("{") for line in lines_of_json):
                 yield text
                 return
-            yield from (_json(line, path) for line in lines)
+            yield from (_json(line, path, parts) for line in lines_of_json)
             return
-        yield from _har_entries(value) if "entries" in _object(value.get("log")) else [value]
+        yield from _har_entries(value, parts) if "entries" in _object(value.get("log")) else [value]
     else:
         yield text
 
 
-def _json(text: str, where: str) -> Any:
+def _json(text: str, where: str, parts: SharedJson) -> Any:
     try:
-        value = json.loads(text)
+        return parts.loads(text)
+    except OverflowError:
+        raise RequestError(f"{where} is nested deeper than {_MAX_DEPTH}.") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(f"{where} is not JSON: {error}.") from None
-    if _is_deep(value):
-        raise RequestError(f"{where} is nested deeper than {_MAX_DEPTH}.")
-    return value
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            v
-            for item in level
-            for v in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _har_entries(har: Any) -> Iterator[dict[str, Any]]:
+def _har_entries(har: Any, parts: SharedJson) -> Iterator[dict[str, Any]]:
     """POSTed JSON bodies of a HAR 1.2 log, in the order they were sent, with the answers' usage."""
     entries = _object(_object(har).get("log")).get("entries")
     known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -158,7 +146,7 @@ def _har_entries(har: Any) -> Iterator[dict[str, Any]]:
         if not isinstance(text, str) or request.get("method", "POST") != "POST" or text.lstrip()[:1] != "{":
             continue
         yield {
-            "body": _json(text, "a HAR entry"),
+            "body": _json(text, "a HAR entry", parts),
             "response": _response(_object(_object(entry.get("response")).get("content"))),
             "time": entry.get("startedDateTime"),
             "duration_ms": entry.get("time"),
