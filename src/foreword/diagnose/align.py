@@ -97,18 +97,19 @@ def _opcodes(a: Sequence[str], b: Sequence[str]) -> Sequence[tuple[str, int, int
 
 
 def _align_replaced(a: list[Any], b: list[Any], a_run: range, b_run: range) -> Iterator[Aligned]:
-    """Within a replaced run: each element of A with the next like element of B, in order."""
-    at = gap_b = b_run.start
-    gap_a, a1, b1 = a_run.start, a_run.stop, b_run.stop
+    """Within a replaced run: each element of A with the next like element of B, in order; A's last with B's next alone.
+
+    What stands behind all else in A and further on in B moved along with the end, and is put in anew each time.
+    """
+    gap_a, gap_b, b1 = a_run.start, b_run.start, b_run.stop
     for index in a_run:
-        found = next((j for j in range(at, b1) if is_alike(a[index], b[j])), None)
-        moved_with_the_end = found is not None and found > gap_b and index == len(a) - 1
-        if found is None or moved_with_the_end:
+        end = b1 if index < len(a) - 1 else min(gap_b + 1, b1)
+        found = next((j for j in range(gap_b, end) if is_alike(a[index], b[j])), None)
+        if found is None:
             continue
         if index > gap_a or found > gap_b:
             yield "gap", gap_a, index, gap_b, found
         yield "pair", index, index + 1, found, found + 1
-        at = gap_b = found + 1
-        gap_a = index + 1
-    if gap_a < a1 or gap_b < b1:
-        yield "gap", gap_a, a1, gap_b, b1
+        gap_a, gap_b = index + 1, found + 1
+    if gap_a < a_run.stop or gap_b < b1:
+        yield "gap", gap_a, a_run.stop, gap_b, b1

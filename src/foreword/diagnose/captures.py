@@ -96,8 +96,7 @@ def _read(path: str) -> str:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise InputTooLarge(f"{path} is larger than {MAX_BYTES} bytes.", limit=MAX_BYTES, size=file.stat().st_size)
-        with file.open(encoding="utf-8", newline="") as stream:
-            return stream.read()
+        return file.read_bytes().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError as error:

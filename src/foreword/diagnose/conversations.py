@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from foreword.diagnose.likeness import has_same_ids, is_alike, similarity, sorted_json, text_fields, text_of
+from foreword.diagnose.likeness import has_same_ids, is_alike, is_equal, similarity, sorted_json, text_fields, text_of
 from foreword.diagnose.volatile import squash
 
 _OWN = 40
@@ -20,6 +20,7 @@ _EDITED = 0.75
 """Likeness from which one turn is an edited form of another, and not another turn of the same form."""
 _OPENING = 4
 """Turns that are held against one another where none is equal."""
+_SYSTEM = ("system", "developer")  # a tuple: a role may be anything, lists included
 
 Turns = Sequence[Any]
 
@@ -27,7 +28,12 @@ Turns = Sequence[Any]
 def spoken(turns: Any) -> list[Any]:
     """The turns of a conversation: all but system texts."""
     turns = turns if isinstance(turns, list) else [{"role": "user", "content": turns}]
-    return [turn for turn in turns if not (isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"})]
+    return [turn for turn in turns if not is_system(turn)]
+
+
+def is_system(turn: Any) -> bool:
+    """Whether a turn is a system text."""
+    return isinstance(turn, dict) and turn.get("role") in _SYSTEM
 
 
 def is_one_conversation(a: Turns, b: Turns, *, same_session: bool | None = None) -> bool:
@@ -82,7 +88,7 @@ def _is_edited(a: Any, b: Any) -> bool:
         return type(a) is type(b) and similarity(str(a), str(b)) >= _EDITED
     if any(a.get(key) != b.get(key) for key in ("role", "type")):
         return False
-    if has_same_ids(a, b) or sorted_json(text_fields(a)) == sorted_json(text_fields(b)):
+    if has_same_ids(a, b) or is_equal(text_fields(a), text_fields(b)):
         return True
     left, right = text_of(a), text_of(b)
     return similarity(left, right) >= _EDITED or _is_part(*sorted((left, right), key=len))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from foreword.diagnose.changes import Change
-from foreword.diagnose.conversations import is_one_conversation, spoken
+from foreword.diagnose.conversations import is_one_conversation, is_system, spoken
+
+ANOTHER = "another conversation behind the same head"
 
 
 class TwoRequests(Protocol):
@@ -38,7 +40,7 @@ class Expected:
         ):
             return ""
         if not self._is_one_conversation(str(change.path[0])):
-            return "another conversation behind the same head"
+            return ANOTHER
         return "a branch from an earlier turn" if _is_branch(change, pair) else ""
 
     def _is_one_conversation(self, key: str) -> bool:
@@ -75,5 +77,4 @@ def _is_system(change: Change, pair: TwoRequests) -> bool:
     body = pair.a if change.op == "delete" else pair.b
     turns = body.get(str(change.path[0]))
     at = change.path[1] if len(change.path) > 1 else None
-    turn = turns[at] if isinstance(turns, list) and isinstance(at, int) and at < len(turns) else None
-    return isinstance(turn, dict) and str(turn.get("role")) in {"system", "developer"}
+    return isinstance(turns, list) and isinstance(at, int) and at < len(turns) and is_system(turns[at])

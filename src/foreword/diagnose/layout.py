@@ -124,6 +124,8 @@ def template_layout(render: RenderTemplate) -> Layout:
         parameters = {key: document[key] for key in _PARAMETERS if key in document}
         parameters |= parameters.pop("chat_template_kwargs", None) or {}
         messages = [_flat_message(message) for message in messages_of(document)]
+        if not messages:
+            return ""  # templates refuse it, and it shares nothing with any request
         generate = document.get("add_generation_prompt", True)
         tools = _list(document.get("tools")) or None
         return render(messages, tools=tools, add_generation_prompt=generate, **parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import is_
 from typing import Any
 
@@ -18,6 +18,7 @@ _SIMILAR = 0.4
 _MOSTLY = 0.9
 _TELLING = 8
 _TAG = 60
+_NO_TEXT = frozenset({"role", "type", "cache_control"})
 
 
 def canonical(value: Any) -> str:
@@ -39,6 +40,11 @@ def is_same(a: Any, b: Any) -> bool:
         return _encode(a) == _encode(b)
     except (TypeError, ValueError, RecursionError):
         return repr(a) == repr(b)
+
+
+def is_equal(a: Any, b: Any) -> bool:
+    """Whether two JSON values are one value, in whatever order their keys stand."""
+    return bool(a == b) and canonical(a) == canonical(b)  # 1, 1.0 and true are equal to Python
 
 
 def item_key(item: Any) -> str:
@@ -69,7 +75,7 @@ def is_alike(a: Any, b: Any) -> bool:
     if has_same_ids(a, b):
         return True
     left, right = text_of(a), text_of(b)
-    if similarity(left, right) >= _SIMILAR or canonical(text_fields(a)) == canonical(text_fields(b)):
+    if similarity(left, right) >= _SIMILAR or is_equal(text_fields(a), text_fields(b)):
         return True
     short, long = sorted((left, right), key=len)
     return (len(short) >= _TELLING and short in long) or bool(len(short) < _TAG and PLACEHOLDER.search(short))
@@ -113,11 +119,22 @@ def text_fields(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """All strings of a value, joined by lines."""
+    """All strings of a value, joined by lines; whatever else it holds, and an empty list, is an empty line."""
     if isinstance(value, str):
         return value
+    found: list[str] = []
+    _collect_text(value, found.append)
+    return "\n".join(found)
+
+
+def _collect_text(value: Any, found: Callable[[str], None]) -> None:
+    if isinstance(value, str):
+        found(value)
+        return
+    inner = value if isinstance(value, list) else ()
     if isinstance(value, dict):
-        return "\n".join(text_of(v) for k, v in value.items() if k not in {"role", "type", "cache_control"})
-    if isinstance(value, list):
-        return "\n".join(map(text_of, value))
-    return ""
+        inner = [v for k, v in value.items() if k not in _NO_TEXT]
+    if not inner:
+        found("")
+    for item in inner:
+        _collect_text(item, found)

@@ -14,22 +14,26 @@ from typing import Any
 
 from foreword.diagnose.causes import Context
 from foreword.diagnose.changes import Change, changes_in, compare
+from foreword.diagnose.conversations import is_one_conversation, is_system
 from foreword.diagnose.diff import is_newest
-from foreword.diagnose.expected import Expected
+from foreword.diagnose.expected import ANOTHER, Expected
 from foreword.diagnose.likeness import is_same, text_of
 from foreword.diagnose.notes import OutsideCause, add_note, expected_note
 from foreword.diagnose.texts import common_prefix
 
 _TAG = re.compile(r"</?[\w|]{1,24}[^\w]")
 _ROLES = frozenset({"system", "developer"})
+Values = Sequence[Any]
+"""A request's parts in the order they are rendered: tools, system text, turns."""
 Kind = tuple[str, frozenset[str], str, frozenset[str]]
+"""What a template may look at in a turn: role, fields, shape of the content, tags in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A request in the order it is rendered: tools, system text, turns; and the characters of each."""
+    """The parts of a request, and the characters of each."""
 
-    values: Sequence[Any]
+    values: Values
     sizes: Sequence[int]
 
     @property
@@ -38,12 +42,15 @@ class Parts:
         return sum(self.sizes)
 
 
-def parts_of(document: Any, earlier: Parts | None = None) -> Parts:
-    """The parts of a text or body; what is the same as ``earlier`` is not measured again."""
-    values = [document] if isinstance(document, str) else [document.get("tools"), _system(document), *_turns(document)]
-    same = same_parts(earlier.values, values) if earlier else 0
+def values_of(document: Any) -> Values:
+    """The parts of a text or body."""
+    return [document] if isinstance(document, str) else [document.get("tools"), _system(document), *_turns(document)]
+
+
+def parts_of(values: Values, earlier: Parts | None = None, same: int = 0) -> Parts:
+    """The parts with their sizes; the first ``same`` are ``earlier``'s and are not measured again."""
     known = list(earlier.sizes[:same]) if earlier else []
-    return Parts(values, known + [len(text_of(value)) for value in values[same:]])
+    return Parts(values, known + [len(text_of(value)) for value in values[len(known) :]])
 
 
 def _system(document: dict[str, Any]) -> Any:
@@ -55,7 +62,7 @@ def _turns(document: dict[str, Any]) -> list[Any]:
     return turns if isinstance(turns, list) else [turns]
 
 
-def same_parts(a: Sequence[Any], b: Sequence[Any]) -> int:
+def same_parts(a: Values, b: Values) -> int:
     """How many parts two requests begin with alike."""
     low, high = 0, min(len(a), len(b))
     while low < high:
@@ -64,12 +71,29 @@ def same_parts(a: Sequence[Any], b: Sequence[Any]) -> int:
     return low
 
 
-def closeness(a: Parts, b: Parts) -> tuple[int, int]:
-    """Orders earlier requests by the prefix they share with B: parts, then characters of the first part that differs."""
-    same = same_parts(a.values, b.values)
-    if same >= min(len(a.values), len(b.values)):
-        return same, 0
-    return same, common_prefix(text_of(a.values[same]), text_of(b.values[same]))
+def closest(earlier: Sequence[Parts], values: Values) -> tuple[int, int]:
+    """Which of some requests, at least one, shares the longest prefix, the first of equals; and how many parts it shares.
+
+    Parts count first, then the characters of the first part that differs.
+    """
+    most, tied = 0, list[int]()
+    for index, other in enumerate(earlier):
+        if other.values[:most] != values[:most]:
+            continue
+        same = same_parts(other.values, values)
+        most, tied = (same, [index]) if same > most else (most, [*tied, index])
+    if len(tied) == 1:
+        return tied[0], most
+    text = text_of(values[most]) if most < len(values) else ""
+    return max(tied, key=lambda index: common_prefix(text_of([*earlier[index].values[most : most + 1]]), text)), most
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A pair that needs no verdict if the layout keeps the prefix of its kind; None where no layout could break it."""
+
+    kind: object | None
+    notes: Sequence[OutsideCause]
 
 
 class Screen:
@@ -77,11 +101,14 @@ class Screen:
 
     def __init__(self) -> None:
         self._harmless: set[object] = set()
+        self._kinds: dict[int, tuple[Any, Kind]] = {}
 
-    def look(self, a: Any, b: Any, *, same_session: bool | None = None) -> tuple[object, list[OutsideCause]] | None:
-        """The pair's kind and what is worth a note, or None where a verdict is due."""
+    def look(self, a: Any, b: Any, *, same_session: bool | None = None) -> Passed | None:
+        """What is told of a pair that may pass, or None where a verdict is due."""
         if not (isinstance(a, dict) and isinstance(b, dict)):
             return None
+        if _is_another_conversation(a, b, same_session=same_session):
+            return Passed(None, (expected_note(ANOTHER),))
         changes = tuple(changes_in(compare(a, b)))
         context = Context(a, b, changes, same_session)
         expected = Expected(context, same_session=same_session)
@@ -92,15 +119,44 @@ class Screen:
                 add_note(notes, expected_note(reason))
             elif not (_appends(change) if change.op == "append" else _is_new_turn(change, context)):
                 return None
-        return _kind_of_pair(a, b, changes), notes
+        return Passed(self._kind_of_pair(a, b, changes), notes)
 
-    def is_harmless(self, kind: object) -> bool:
+    def is_harmless(self, kind: object | None) -> bool:
         """Whether a pair of this kind was judged in full and nothing was found."""
-        return kind in self._harmless
+        return kind is None or kind in self._harmless
 
     def believe(self, kind: object) -> None:
         """Take pairs of this kind for harmless from now on."""
         self._harmless.add(kind)
+
+    def _kind_of_pair(self, a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change]) -> object:
+        mine, theirs = [self._kind(turn) for turn in _turns(a)], [self._kind(turn) for turn in _turns(b)]
+        operations = frozenset((change.op, change.path[:1] == ("messages",)) for change in changes)
+        parameters = tuple(key for key in b if key not in {"messages", "input", "tools", "system"})
+        kinds = frozenset(mine), frozenset(theirs), tuple(mine[-2:]), tuple(theirs[-2:])
+        return bool(b.get("tools")), parameters, kinds, operations
+
+    def _kind(self, turn: Any) -> Kind:
+        """The turn's kind; that of a turn seen before is known by the object."""
+        known = self._kinds.get(id(turn))
+        if known is None or known[0] is not turn:
+            known = self._kinds[id(turn)] = turn, _kind(turn)
+        return known[1]
+
+
+def _is_another_conversation(a: dict[str, Any], b: dict[str, Any], *, same_session: bool | None) -> bool:
+    """Whether all else is the same, and behind it stands another conversation as a whole."""
+    key = next((key for key in ("messages", "input") if key in b), "")
+    if not isinstance(a.get(key), list) or not isinstance(b[key], list):
+        return False
+    head = next((n for n, turn in enumerate(b[key]) if not is_system(turn)), len(b[key]))
+    mine, theirs = a[key][head:], b[key][head:]
+    if not (mine and theirs) or mine[0] is theirs[0] or any(map(is_system, mine + theirs)):
+        return False
+    is_same_head = list(a) == list(b) and is_same(a[key][:head], b[key][:head])
+    if not is_same_head or is_one_conversation(mine, theirs, same_session=same_session):
+        return False
+    return all(field == key or is_same(a[field], b[field]) for field in a)
 
 
 def _appends(change: Change) -> bool:
@@ -115,23 +171,7 @@ def _is_new_turn(change: Change, context: Context) -> bool:
     return isinstance(place, int) and place >= len(turns) - 1 and is_newest(change, context)
 
 
-def _kind_of_pair(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change]) -> object:
-    mine, theirs = [_kind(turn) for turn in _turns(a)], [_kind(turn) for turn in _turns(b)]
-    operations = frozenset((change.op, is_same(change.path[:1], ("messages",))) for change in changes)
-    parameters = tuple(key for key in b if key not in {"messages", "input", "tools", "system"})
-    return (
-        bool(b.get("tools")),
-        parameters,
-        frozenset(mine),
-        frozenset(theirs),
-        tuple(mine[-2:]),
-        tuple(theirs[-2:]),
-        operations,
-    )
-
-
 def _kind(turn: Any) -> Kind:
-    """What a template may look at in a turn: role, fields, shape of the content, tags in it."""
     if not isinstance(turn, dict):
         return "", frozenset(), type(turn).__name__, frozenset()
     content = turn.get("content")

@@ -6,7 +6,7 @@ extends an earlier one is never encoded for its own sake; only seams cost time.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +16,7 @@ from foreword.diagnose.causes.table import Verdict
 from foreword.diagnose.diff import Diff, diff_prompts
 from foreword.diagnose.layout import Layout, neutral_layout
 from foreword.diagnose.notes import OutsideCause, note_of
-from foreword.diagnose.screen import Parts, Screen, closeness, parts_of, same_parts
+from foreword.diagnose.screen import Parts, Passed, Screen, Values, closest, parts_of, values_of
 from foreword.diagnose.splice import PieceEncoder
 from foreword.tokens.tokenizer import Tokenizer
 
@@ -62,29 +62,86 @@ class Finding:
     path: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One request beside the earlier one of its lane it shares most with, before anything is rendered or encoded.
+
+    Attributes:
+        earlier: that one, or None for the first of a lane and where the log has no body.
+        shared: characters of the parts both begin with.
+        size: characters of the request; None where the log has no body.
+        same_session: whether both are of one session, where the log says.
+        passed: what the screen says of the pair; None where a verdict is due.
+    """
+
+    lane: str
+    capture: Capture
+    earlier: Capture | None = None
+    shared: int = 0
+    size: int | None = None
+    same_session: bool | None = None
+    passed: Passed | None = None
+
+
 @dataclass(slots=True)
 class _Lane:
-    name: str
     recent: deque[tuple[Capture, Parts]] = field(default_factory=lambda: deque(maxlen=COMPARED))
-    steps: list[Step] = field(default_factory=list)
+    last: Capture | None = None
+
+    def closest(self, session: str, values: Values) -> tuple[Capture, Parts, int] | None:
+        """Of the last requests, of the same session where there is one, the one that shares most; the newest of equals."""
+        own = [earlier for earlier in self.recent if session and earlier[0].session == session]
+        others = [*reversed(own or self.recent)]
+        if not others:
+            return None
+        index, same = closest([parts for _, parts in others], values)
+        return (*others[index], same)
 
 
 def explain_requests(
-    captures: Iterable[Capture], tokenizer: Tokenizer, *, layout: Layout = neutral_layout, all_of_one_lane: bool = False
+    captures: Iterable[Capture], tokenizer: Tokenizer, *, layout: Layout = neutral_layout
 ) -> list[Finding]:
     """Every cause in a log, what costs most first; expected ones last."""
-    lanes: dict[str, _Lane] = {}
-    log = _Log(tokenizer, layout, PieceEncoder(tokenizer), Screen())
-    for capture in captures:
-        name = "" if all_of_one_lane else lane_of(capture)
-        lane = lanes.setdefault(name, _Lane(name))
-        lane.steps.append(_step(lane, capture, log))
-    found = [finding for lane in lanes.values() for finding in _explain_lane(lane)]
+    screen = Screen()
+    return explain_matches(match_requests(captures, screen), screen, tokenizer, layout=layout)
+
+
+def match_requests(captures: Iterable[Capture], screen: Screen) -> list[Match]:
+    """Each request of a log beside the best of the last few of its lane; needs no tokenizer."""
+    lanes: defaultdict[str, _Lane] = defaultdict(_Lane)
+    return [_match(lanes[name := lane_of(capture)], name, capture, screen) for capture in captures]
+
+
+def _match(lane: _Lane, name: str, capture: Capture, screen: Screen) -> Match:
+    before, lane.last = lane.last, capture
+    if not capture.document:
+        return Match(name, capture, before)
+    values = values_of(capture.document)
+    best = lane.closest(capture.session, values)
+    earlier, known, same = best or (None, None, 0)
+    parts = parts_of(values, known, same)
+    lane.recent.append((capture, parts))
+    if earlier is None:
+        return Match(name, capture, size=parts.size)
+    same_session = earlier.session == capture.session if earlier.session and capture.session else None
+    passed = screen.look(earlier.document, capture.document, same_session=same_session)
+    return Match(name, capture, earlier, sum(parts.sizes[:same]), parts.size, same_session, passed)
+
+
+def explain_matches(
+    matches: Iterable[Match], screen: Screen, tokenizer: Tokenizer, *, layout: Layout = neutral_layout
+) -> list[Finding]:
+    """The causes behind the pairs of a log, as ``explain_requests`` has them."""
+    lanes: defaultdict[str, list[Step]] = defaultdict(list)
+    log = _Log(tokenizer, layout, PieceEncoder(tokenizer), screen)
+    for match in matches:
+        lanes[match.lane].append(_step(match, log))
+    found = [finding for name, steps in lanes.items() for finding in _explain_lane(name, steps)]
     return sorted(found, key=lambda f: (f.is_expected, -f.lost_tokens, -f.count, f.code))
 
 
 def lane_of(capture: Capture) -> str:
-    """The log's label, else the model and the opening of the system text."""
+    """The log's label, else the model and the number of tools."""
     if capture.lane or not isinstance(capture.document, dict):
         return capture.lane
     tools = capture.document.get("tools")
@@ -101,60 +158,44 @@ class _Log:
     screen: Screen
 
 
-def _step(lane: _Lane, capture: Capture, log: _Log) -> Step:
-    if not capture.document:
-        previous = lane.steps[-1].capture if lane.steps else None
-        return Step(capture, previous)
-    parts = parts_of(capture.document, lane.recent[-1][1] if lane.recent else None)
-    best = _best(lane, capture, parts)
-    lane.recent.append((capture, parts))
-    if best is None:
-        return Step(capture)
-    earlier, known = best
-    same = _same_session(earlier, capture)
-    seen = log.screen.look(earlier.document, capture.document, same_session=same)
-    if seen is None or not log.screen.is_harmless(seen[0]):
-        step = _extends(earlier, capture, log) if seen is not None else None
-        step = step or _judge(earlier, capture, log)
-        if seen is not None and _is_harmless(step):
-            log.screen.believe(seen[0])
-        return step
-    shared = sum(parts.sizes[: same_parts(known.values, parts.values)])
-    return Step(capture, earlier, _about(shared), _about(parts.size), notes=seen[1])
+def _step(match: Match, log: _Log) -> Step:
+    if match.size is None:
+        return Step(match.capture, match.earlier)
+    if match.earlier is None:
+        return Step(match.capture)
+    passed = match.passed
+    if passed is None:
+        return _judge(match, match.earlier, log)
+    if log.screen.is_harmless(passed.kind):
+        return Step(match.capture, match.earlier, _about(match.shared), _about(match.size), notes=passed.notes)
+    step = _extends(match, match.earlier, log) or _judge(match, match.earlier, log)
+    if _is_harmless(step):
+        log.screen.believe(passed.kind)
+    return step
 
 
-def _extends(earlier: Capture, capture: Capture, log: _Log) -> Step | None:
+def _extends(match: Match, earlier: Capture, log: _Log) -> Step | None:
     """The step of a request whose text goes on from the earlier one's; None for any other."""
-    texts = [log.layout(document) for document in (earlier.document, capture.document)]
+    texts = [log.layout(document) for document in (earlier.document, match.capture.document)]
     if not texts[1].startswith(texts[0]):
         return None
-    return Step(capture, earlier, _about(len(texts[0])), _about(len(texts[1])))
+    return Step(match.capture, earlier, _about(len(texts[0])), _about(len(texts[1])))
 
 
-def _judge(earlier: Capture, capture: Capture, log: _Log) -> Step:
+def _judge(match: Match, earlier: Capture, log: _Log) -> Step:
     diff = diff_prompts(
         earlier.document,
-        capture.document,
+        match.capture.document,
         log.tokenizer,
         layout=log.layout,
-        same_session=_same_session(earlier, capture),
+        same_session=match.same_session,
         encoder=log.encoder,
     )
-    return Step(capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
-
-
-def _same_session(earlier: Capture, capture: Capture) -> bool | None:
-    return earlier.session == capture.session if earlier.session and capture.session else None
+    return Step(match.capture, earlier, diff.shared_tokens, diff.b_tokens, diff)
 
 
 def _is_harmless(step: Step) -> bool:
     return step.diff is None or not (step.diff.seams or any(not n.is_expected for n in step.diff.outside_causes))
-
-
-def _best(lane: _Lane, capture: Capture, parts: Parts) -> tuple[Capture, Parts] | None:
-    """Of the lane's last requests the one with the longest common prefix, the same session's and the newest first."""
-    own = [earlier for earlier in lane.recent if capture.session and earlier[0].session == capture.session]
-    return max(reversed(own or lane.recent), key=lambda earlier: closeness(earlier[1], parts), default=None)
 
 
 def _about(characters: int) -> int:
@@ -162,18 +203,18 @@ def _about(characters: int) -> int:
     return characters // 4
 
 
-def _explain_lane(lane: _Lane) -> list[Finding]:
+def _explain_lane(lane: str, steps: Sequence[Step]) -> list[Finding]:
     findings: dict[str, Finding] = {}
-    for step in lane.steps:
+    for step in steps:
         before = 0
         for seam in step.diff.seams if step.diff else ():
             gain, before = seam.recovered_together - before, seam.recovered_together
             if gain >= WORTH_TOKENS:
-                _count(findings, lane.name, step, Verdict.of(seam.code, seam.evidence), lost=gain, path=seam.path)
+                _count(findings, lane, step, Verdict.of(seam.code, seam.evidence), lost=gain, path=seam.path)
         for note in step.diff.outside_causes if step.diff else step.notes:
-            _count(findings, lane.name, step, Verdict.of(note.code, note.evidence))
-    for verdict in outside.explain_series(lane.steps):
-        _count(findings, lane.name, lane.steps[-1], verdict)
+            _count(findings, lane, step, Verdict.of(note.code, note.evidence))
+    for verdict in outside.explain_series(steps):
+        _count(findings, lane, steps[-1], verdict)
     return list(findings.values())
 
 
