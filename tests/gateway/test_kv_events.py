@@ -76,6 +76,16 @@ def test_what_an_index_has_no_use_for_is_left_out(raw: Any) -> None:
             {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [1], "block_size": 2}
         ),
         payload({"type": "BlockRemoved"}),
+        payload(["BlockRemoved", [[1]]]),
+        payload(["BlockRemoved", "x"]),
+        payload(["BlockStored", [1], None, [-1, -1], 2, None]),
+        payload(["BlockStored", [1], None, [2**32, 1], 2, None]),
+        payload(["BlockStored", [1], None, [1.5, 1], 2, None]),
+        payload(["BlockStored", [1], None, "ab", 2, None]),
+        payload(["BlockStored", [[1]], None, [1, 1], 2, None]),
+        payload(["BlockStored", [1], [3], [1, 1], 2, None]),
+        payload(["BlockStored", [], None, [], 0, None]),
+        payload(["BlockStored", [], None, [], 2**62, None]),
         payload(7),
     ],
 )

@@ -7,15 +7,18 @@ later ones: it is replayed, or what is known of the worker is dropped.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from foreword.core.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from foreword.core.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
+from foreword.core.prefix_index import MAX_BLOCK_SIZE
 from foreword.errors import WorkerError
 
+HASH_TYPES = frozenset({int, bytes})
 DEVICE_MEDIA = frozenset({None, "GPU", "CPU_DEVICE"})
 MAX_HELD = 10_000
 """Batches kept while one before them is missing."""
@@ -55,7 +58,7 @@ def decode_batch(sequence: int, payload: bytes) -> EventBatch:
         dp_rank = rest[0] if rest and isinstance(rest[0], int) else None
         events = tuple(event for raw in raw_events if (event := parse_event(raw)) is not None)
         return EventBatch(sequence, float(time), events, dp_rank)
-    except (msgspec.DecodeError, TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
+    except (msgspec.DecodeError, TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
         raise WorkerError(f"Batch {sequence} of KV events is not in a form known here: {error}.") from error
 
 
@@ -83,23 +86,31 @@ def parse_event(raw: Any) -> KVCacheEvent | None:
     if fields.get("medium") not in DEVICE_MEDIA or fields.get("group_idx"):
         return None
     if kind == "BlockRemoved":
-        return BlockRemoved(fields["block_hashes"])
+        return BlockRemoved(_check_hashes(fields["block_hashes"]))
     return _parse_stored(fields) if kind == "BlockStored" else None
 
 
 def _parse_stored(fields: dict[str, Any]) -> BlockStored:
-    hashes, token_ids, block_size = fields["block_hashes"], fields["token_ids"], fields["block_size"]
-    if len(token_ids) != len(hashes) * block_size:
+    hashes, token_ids, block_size = _check_hashes(fields["block_hashes"]), fields["token_ids"], fields["block_size"]
+    if not 0 < block_size <= MAX_BLOCK_SIZE or len(token_ids) != len(hashes) * block_size:
         raise ValueError(f"{len(hashes)} blocks of {block_size} with {len(token_ids)} tokens")
+    array("I", token_ids)  # raises for what is no token id, before any of the batch is applied
+    parent = fields["parent_block_hash"]
     extra_keys = fields.get("extra_keys")
     return BlockStored(
         hashes,
-        fields["parent_block_hash"],
+        parent if parent is None else _check_hashes([parent])[0],
         token_ids,
         block_size,
         fields.get("lora_name"),
         [tuple(keys) if keys else None for keys in extra_keys] if extra_keys else None,
     )
+
+
+def _check_hashes(hashes: list[BlockHash]) -> list[BlockHash]:
+    if not isinstance(hashes, list) or not HASH_TYPES.issuperset(map(type, hashes)):
+        raise TypeError("a block hash is neither a number nor bytes")
+    return hashes
 
 
 @dataclass(frozen=True, slots=True)

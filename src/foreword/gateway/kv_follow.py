@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import structlog
 
 from foreword.gateway.kv_events import EventSink
 from foreword.gateway.kv_subscriber import KvSubscriber
@@ -15,21 +18,39 @@ from foreword.gateway.zmq_worker import ZmqWorker
 if TYPE_CHECKING:
     from foreword.gateway.member import Client
 
+log = structlog.get_logger()
+
+RESTART_SECONDS = 1.0
+
 
 def follow(client: Client, view: PrefixView) -> asyncio.Task[None] | None:
     """Start following a worker; None when it publishes nothing. Cancel the task to stop."""
     endpoints = find_endpoints(client)
     if endpoints is not None:
-        rank = getattr(getattr(client, "connection", None), "dp_rank", None)
-        return _start(client.name, KvSubscriber(*endpoints, view.follow(client.name), dp_rank=rank).run())
+        return _start(client.name, partial(_subscribe, client, endpoints), view)
     if hasattr(client, "follow_kv_events"):
-        sink: EventSink = view.follow(client.name)
-        return _start(client.name, client.follow_kv_events(sink))
+        return _start(client.name, client.follow_kv_events, view)
     return None
 
 
-def _start(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    return asyncio.create_task(work, name=f"kv-events {name}")
+def _subscribe(client: Client, endpoints: tuple[str, str | None], sink: EventSink) -> Awaitable[None]:
+    rank = getattr(getattr(client, "connection", None), "dp_rank", None)
+    return KvSubscriber(*endpoints, sink, dp_rank=rank).run()
+
+
+def _start(worker: str, subscribe: Callable[[EventSink], Awaitable[None]], view: PrefixView) -> asyncio.Task[None]:
+    return asyncio.create_task(keep_following(worker, subscribe, view.follow(worker)), name=f"kv-events {worker}")
+
+
+async def keep_following(worker: str, subscribe: Callable[[EventSink], Awaitable[None]], sink: EventSink) -> None:
+    """Follow until there is nothing to follow. A fault on the way costs what is known of the worker, not its later events."""
+    while True:
+        try:
+            return await subscribe(sink)
+        except Exception:
+            log.exception("kv_events.fault", worker=worker)
+            sink.clear()
+            await asyncio.sleep(RESTART_SECONDS)
 
 
 def find_endpoints(client: Client) -> tuple[str, str | None] | None:

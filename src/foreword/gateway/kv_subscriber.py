@@ -118,7 +118,10 @@ class KvSubscriber:
 def parse_message(frames: list[bytes]) -> EventBatch:
     """A published message [topic, sequence, payload]; raises WorkerError."""
     if len(frames) < 2 or len(frames[-2]) != 8:
-        raise WorkerError(f"A KV event message has {len(frames)} frames, not topic, sequence and payload.")
+        sizes = ", ".join(str(len(frame)) for frame in frames[:8])
+        raise WorkerError(
+            f"A KV event message has frames of {sizes} bytes, not a topic, 8 bytes of sequence and a payload."
+        )
     return decode_batch(int.from_bytes(frames[-2], "big"), frames[-1])
 
 
