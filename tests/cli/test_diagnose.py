@@ -252,3 +252,32 @@ async def test_the_viewer_follows_the_cursor(tmp_path: Path) -> None:
     async with app.run_test() as pilot:
         await pilot.press("down")
         assert str(app.query_one("#content", Static).render()) == "Why?"
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["diff", "a.json", "b.json", "--fix", "/dev/null/x"], "Cannot use /dev/null/x"),
+        (["diff", "a.json", "b.json", "--fix", "."], "would overwrite a.json, which was read"),
+        (["diff", "a.json", "b.json", "--provider", "openai"], "give --model too"),
+        (["dive", "a.json", "--html", "/dev/null/x.html"], "Cannot use /dev/null/x.html"),
+        (["lint", ".", "--write-baseline", "/dev/null/x"], "Cannot use /dev/null/x"),
+        (["lint", ".", "--select", "ZZ"], "begins with 'ZZ'"),
+        (["lint", ".", "--ignore", ""], "begins with ''"),
+        (["lint", ".", "--unsafe-fixes"], "give both"),
+        (["lint", "a.json", "--requests", "--templates"], "give one"),
+        (["lint", "a.json", "--requests", "--fix"], "--fix edits Python source"),
+        (["lint", "a.json", "--templates"], "There is no chat template at a.json"),
+        (["savings", "--prefix-tokens", "9", "--suffix-tokens", "1", "--read-multiplier", "nan"], "'nan' is no number"),
+        (["savings", "--prefix-tokens", "9", "--suffix-tokens", "1", "--write-multiplier", "inf"], "is no number"),
+        (["watch", "http://127.0.0.1:9", "--interval", "nan"], "'nan' is no number"),
+        (["watch", "http://[::1", "--once"], "does not answer: Invalid IPv6 URL"),
+    ],
+)
+def test_a_mistake_ends_it_with_a_sentence(pair: list[str], arguments: list[str], said: str) -> None:
+    """What cannot be written, read or meant is told on stderr with exit status 2, and nothing that was read is touched."""
+    before = [Path(name).read_text() for name in pair]
+    result = run(*arguments)
+    assert (result.exit_code, "Traceback" in result.output) == (2, False)
+    assert said in result.stderr
+    assert [Path(name).read_text() for name in pair] == before

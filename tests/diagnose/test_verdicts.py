@@ -99,6 +99,24 @@ def test_everything_is_bounded() -> None:
     assert [row.number for row in watch.rows(after=197)] == [198, 199, 200]
 
 
+def test_rows_page_forward_and_lose_none() -> None:
+    """From a number on the oldest come first; without one the newest are shown; no limit means none."""
+    watch, tokenizer = SeamWatch(), WordTokenizer()
+    for n in range(9):
+        watch.observe(chat(user(f"{n}")), tokenizer.encode(f"{n}"), model="m")
+    assert [[row.number for row in watch.rows(after, limit=3)] for after in (1, 4, 7)] == [[2, 3, 4], [5, 6, 7], [8, 9]]
+    assert [row.number for row in watch.rows(limit=2)] == [8, 9]
+    assert watch.rows(limit=0) == watch.rows(3, limit=0) == []
+
+
+def test_a_bare_prompt_is_no_conversation_gone_wrong() -> None:
+    """One lane may send both kinds; they are different calls, and neither is the other's seam."""
+    watch, tokenizer = SeamWatch(), WordTokenizer()
+    text = prose(60)
+    watch.observe(chat(system(text), user("Why?")), tokenizer.encode(f"system {text} Why?"), model="m")
+    assert watch.observe({"prompt": text}, tokenizer.encode(text), model="m").relation == "first"
+
+
 def test_a_malformed_body_costs_nothing() -> None:
     """Whatever is in a body, a verdict does not raise."""
     odd: dict[str, Any] = {"messages": [{"role": {}, "content": [1, None, {"type": []}]}, 7, None], "tools": {"a": 1}}

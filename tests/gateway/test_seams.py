@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from foreword.cli.main import main
+from foreword.errors import ConfigError
 from foreword.testing.server import MODEL, Running, serve
 
 
@@ -120,6 +122,33 @@ def test_watch_prints_a_line_a_request(judged: Running) -> None:
     assert "A1 clock or date ahead of stable text (messages[0].content)" in result.stdout.splitlines()[-1]
     gone = CliRunner().invoke(main, ["watch", "http://127.0.0.1:9", "--once"])
     assert gone.exit_code == 2
+
+
+def test_watch_waits_for_a_gateway_that_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says once that the gateway is away, and prints what the new one counts from one."""
+    row = {
+        "number": 1,
+        "time": 0,
+        "prompt_tokens": 9,
+        "shared_tokens": 0,
+        "lost_tokens": 0,
+        "seam": None,
+        "relation": "first",
+    }
+    gone = ConfigError("It does not answer.")
+    answers = iter([(40, [{**row, "number": 40}]), gone, gone, (1, []), (1, [row]), KeyboardInterrupt()])
+
+    def fetch(*_: object) -> object:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("foreword.cli.watch.fetch_rows", fetch)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    result = CliRunner().invoke(main, ["watch", "http://gateway", "--format", "json"])
+    assert [json.loads(line)["number"] for line in result.stdout.splitlines() if line.startswith("{")] == [40, 1]
+    assert result.stderr.count("Waiting for it.") == 1
 
 
 def test_without_the_flag_there_are_no_headers(shared: Running) -> None:

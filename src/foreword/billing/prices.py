@@ -34,7 +34,7 @@ def price_of(model: str, provider: str | None = None) -> Price:
     except LookupError:
         raise ConfigError(
             f"There is no price for model {model!r}{f' at {provider}' if provider else ''}.",
-            hint="Name it as the provider does, or give --read-multiplier and --write-multiplier.",
+            hint="Name it as the provider does, or leave it out.",
         ) from None
     from datetime import UTC, datetime  # noqa: PLC0415 - beside its only use
 

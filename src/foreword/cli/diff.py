@@ -40,13 +40,15 @@ def command(a: str, b: str, *, tokenizer_path: str | None, other_tokenizer_path:
     """
     from foreword.diagnose.captures import load_capture
 
+    if provider and not model:
+        raise click.UsageError("--provider says whose price --model has: give --model too.")
     first, second = load_capture(a), load_capture(b)
     reader = open_reader(tokenizer_path)
     other = open_reader(other_tokenizer_path) if other_tokenizer_path else None
     diff = compare(first, second, reader, other, block_size=block_size, price=_price(model, provider))
     click.echo(render(diff, reader, b, style))
     if folder:
-        _write(folder, diff)
+        _write(folder, diff, (a, b))
     sys.exit(1 if diff.seams else 0)
 
 
@@ -98,8 +100,11 @@ def _price(model: str | None, provider: str | None) -> Callable[[int], Decimal] 
     return price_of(model, provider).lost
 
 
-def _write(folder: Path, diff: Diff) -> None:
+def _write(folder: Path, diff: Diff, inputs: tuple[str, str]) -> None:
+    """Write both repaired requests; raises ConfigError where one would take the place of what was read."""
     import json
+
+    from foreword.errors import ConfigError
 
     if diff.repaired is None:
         click.echo("Nothing to repair.", err=True)
@@ -107,6 +112,8 @@ def _write(folder: Path, diff: Diff) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in zip("ab", diff.repaired, strict=True):
         file = folder / (f"{name}.txt" if isinstance(document, str) else f"{name}.json")
+        if any(Path(read.partition("#")[0]).resolve() == file.resolve() for read in inputs):
+            raise ConfigError(f"--fix would overwrite {file}, which was read.", hint="Name another folder.")
         text: Any = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False, indent=2)
         with file.open("w", encoding="utf-8", newline="") as stream:
             stream.write(text)

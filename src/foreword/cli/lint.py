@@ -42,9 +42,11 @@ def command(paths: tuple[Path, ...], *, templates: bool, requests: bool, chosen:
 
     A line with `# foreword: ignore` or `# foreword: ignore[A1]` is left alone. Exit status: 0 clean, 1 findings, 2 error.
     """
-    from foreword.diagnose.lint.findings import read_baseline, select
+    from foreword.diagnose.lint.findings import check_codes, read_baseline, select
     from foreword.diagnose.lint.findings import write_baseline as write
 
+    _check_kinds(templates=templates, requests=requests, fix=fix, unsafe_fixes=unsafe_fixes)
+    chosen, ignored = check_codes(chosen), check_codes(ignored)
     if requests:
         findings = list(_lint_requests(paths, tokenizer_path))
     elif templates:
@@ -53,17 +55,27 @@ def command(paths: tuple[Path, ...], *, templates: bool, requests: bool, chosen:
         findings = [finding for path in paths for finding in lint_template(path)]
     else:
         findings = [finding for file in _python_files(paths) for finding in _lint_file(file)]
-    found = select(findings, [code.upper() for code in chosen], [code.upper() for code in ignored])
+    found = select(findings, chosen, ignored)
     if write_baseline:
         write(write_baseline, found)
         click.echo(f"Wrote {len(found)} findings to {write_baseline}.", err=True)
         return
     known = read_baseline(baseline) if baseline else set()
     found = [finding for finding in found if finding.fingerprint not in known]
-    if fix and not (requests or templates):
+    if fix:
         found = _fix(found, unsafe=unsafe_fixes)
     click.echo(_render(found, style))
     sys.exit(1 if any(row.level != "note" for row in map(_row, found)) else 0)
+
+
+def _check_kinds(*, templates: bool, requests: bool, fix: bool, unsafe_fixes: bool) -> None:
+    """Refuse options that would be left out without a word."""
+    if templates and requests:
+        raise click.UsageError("--templates and --requests say different things of the same paths: give one.")
+    if fix and (templates or requests):
+        raise click.UsageError("--fix edits Python source, neither templates nor logs.")
+    if unsafe_fixes and not fix:
+        raise click.UsageError("--unsafe-fixes adds to --fix: give both.")
 
 
 def _python_files(paths: tuple[Path, ...]) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Any
@@ -48,11 +49,16 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Turn Foreword's own errors into one line on stderr and exit status 2."""
+        """Turn Foreword's own errors, and files that cannot be used, into one line on stderr and exit status 2."""
         try:
             return super().invoke(ctx)
         except ForewordError as error:
             click.echo(f"foreword: {error}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click ends quietly when nobody reads on
+                raise
+            click.echo(f"foreword: Cannot use {error.filename or 'the output'}: {error.strerror or error}.", err=True)
             sys.exit(2)
 
 

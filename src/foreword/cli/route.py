@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from foreword.cli.numbers import FiniteRange
 from foreword.gateway.policies import POLICIES, make_policy
 from foreword.gateway.route_replay import RouteResult, WorkerModel, replay_routes
 from foreword.trace.readers import MOONCAKE_BLOCK_SIZE, read_mooncake
 
 POSITIVE = click.IntRange(min=1)
-RATE = click.FloatRange(min=0, min_open=True)
+RATE = FiniteRange(min=0, min_open=True)
 
 
 @click.command(name="route")

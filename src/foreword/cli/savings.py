@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import click
 
+from foreword.cli.numbers import DecimalType
+
 if TYPE_CHECKING:
     from foreword.billing.providers import ProviderRules
     from foreword.billing.savings import Savings
-
-
-class DecimalType(click.ParamType[Decimal]):
-    """A decimal number as it is written."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
-        """Turn text into a Decimal."""
-        try:
-            return Decimal(str(value))
-        except InvalidOperation:
-            self.fail(f"{value!r} is no number", param, ctx)
 
 
 @click.command("savings", short_help="Print what a shared prefix saves, step by step.")
@@ -35,7 +24,9 @@ class DecimalType(click.ParamType[Decimal]):
     "--read-multiplier", type=DecimalType(), help="r: price of a cached token, times the input price. Default 0.1."
 )
 @click.option(
-    "--write-multiplier", type=DecimalType(), help="w: price of a written token, times the input price. Default 1.25."
+    "--write-multiplier",
+    type=DecimalType(),
+    help="w: price of a written token, times the input price; 0 where writing adds nothing to it. Default 1.25.",
 )
 @click.option("--provider", help="Take multipliers, minimum and step from this provider's rules.")
 @click.option("--model", help="Take the minimum and the price from this model.")

@@ -120,9 +120,10 @@ class SeamWatch:
         request_id: str = "",
         now: float | None = None,
     ) -> SeamRow:
-        """Judge a request and remember it. Lanes of different owners never meet."""
-        kept = self._lanes.setdefault((owner, model, lane), _Lane())
-        self._lanes.move_to_end((owner, model, lane))
+        """Judge a request and remember it. Lanes of different owners never meet, nor do conversations and bare prompts."""
+        key = owner, model, lane, "prompt" if "prompt" in body else "conversation"
+        kept = self._lanes.setdefault(key, _Lane())
+        self._lanes.move_to_end(key)
         best = _best(kept.seen, ids)
         self._number += 1
         row = SeamRow(self._number, request_id, model, lane, time.time() if now is None else now, "first", len(ids), 0)
@@ -172,8 +173,15 @@ class SeamWatch:
         self._bytes -= size
 
     def rows(self, after: int = 0, limit: int = 100) -> list[SeamRow]:
-        """The verdicts numbered above ``after``, oldest first, the newest ``limit`` of them."""
-        return [row for row in self._rows if row.number > after][-limit:]
+        """Up to ``limit`` verdicts, oldest first: the ones that follow number ``after``, or for 0 the newest there are."""
+        if after:
+            return [row for row in self._rows if row.number > after][:limit]
+        return list(self._rows)[max(0, len(self._rows) - limit) :]
+
+    @property
+    def newest(self) -> int:
+        """The number of the last verdict, 0 before the first."""
+        return self._number
 
     def statistics(self) -> SeamWatchStatistics:
         """How much is held."""

@@ -29,10 +29,12 @@ class SeamEndpoints:
         self._ledger = ledger
 
     async def seams(self, exchange: Exchange) -> None:
-        """The last verdicts, oldest first; ``after`` and ``limit`` page through them."""
+        """The last verdicts, oldest first; ``after`` and ``limit`` page through them, ``last`` is the newest's number."""
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
         rows = self._watch.rows(_number(query, "after", 0), min(_number(query, "limit", 100), MAX_ROWS))
-        await exchange.respond_json({"object": "list", "data": [asdict(row) for row in rows]})
+        await exchange.respond_json(
+            {"object": "list", "last": self._watch.newest, "data": [asdict(row) for row in rows]}
+        )
 
     async def fingerprints(self, exchange: Exchange) -> None:
         """Distinct fingerprints by lane, five-minute window and segment, and when a segment began to move."""

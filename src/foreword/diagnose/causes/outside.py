@@ -173,9 +173,12 @@ def _routed(steps: Sequence[Step]) -> Verdict | None:
     if not cold:
         return None
     moved = [
-        step
-        for step in cold
-        if step.previous and step.capture.route and _route_before(steps, step) != step.capture.route
+        after
+        for before, after in pairwise(steps)
+        if any(after is step for step in cold)
+        and before.capture.route
+        and after.capture.route
+        and before.capture.route != after.capture.route
     ]
     if moved:
         return Verdict.of(
@@ -189,10 +192,6 @@ def _routed(steps: Sequence[Step]) -> Verdict | None:
 
 def _is_same_session(step: Step) -> bool:
     return step.previous is not None and step.previous.session == step.capture.session
-
-
-def _route_before(steps: Sequence[Step], step: Step) -> str:
-    return steps[steps.index(step) - 1].capture.route
 
 
 def _one_fingerprint(steps: Sequence[Step]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from foreword.diagnose.causes import all_causes
 from foreword.errors import ConfigError
 
 
@@ -37,6 +38,15 @@ class LintFinding:
     def fingerprint(self) -> str:
         """What stays the same when lines above come or go."""
         return hashlib.sha256(f"{self.file}|{self.code}|{self.snippet or self.message}".encode()).hexdigest()[:16]
+
+
+def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
+    """Codes, or their beginnings, in capitals; raises ConfigError for one with which no cause begins."""
+    given = tuple(code.upper() for code in codes)
+    for code in given:
+        if not code or not any(known.startswith(code) for known in all_causes()):
+            raise ConfigError(f"No cause's code begins with {code!r}.", hint="`foreword explain` lists them.")
+    return given
 
 
 def select(findings: Iterable[LintFinding], chosen: Sequence[str], ignored: Sequence[str]) -> list[LintFinding]:

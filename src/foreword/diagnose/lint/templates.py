@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.diagnose.lint.findings import LintFinding
-from foreword.errors import TemplateError
+from foreword.errors import ConfigError, TemplateError
 from foreword.tokens.chat_template import ChatTemplate, check_prefix_stability, load_chat_template
 
 Message = dict[str, Any]
@@ -97,10 +97,14 @@ def _check(template: ChatTemplate, scenario: Scenario) -> TemplateRow:
 
 
 def lint_template(path: Path) -> list[LintFinding]:
-    """E1 for every scenario that breaks, A1 for a template that writes the date, E4 for a parameter ahead of the system text."""
+    """E1 for every scenario that breaks, A1 for a template that writes the date, E4 for a parameter ahead of the system text.
+
+    Raises:
+        ConfigError: there is no chat template at the path.
+    """
     template = load_chat_template(path)
     if template is None:
-        return []
+        raise ConfigError(f"There is no chat template at {path}.", hint="Give a Jinja file or a model's folder.")
     findings = [
         LintFinding(
             "E1",
