@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
 
-from foreword.billing.providers import all_providers, provider, provider_of
+from foreword.billing.providers import all_providers, provider, rules_for
 from foreword.billing.savings import compute_savings
 from foreword.billing.usage import Usage, read_usage
 from foreword.errors import ConfigError
@@ -51,7 +52,7 @@ def test_below_the_minimum_nothing_is_saved() -> None:
 )
 def test_the_minimum_is_the_model_s(model: str, least: int) -> None:
     """As the providers' own pages had it on the day the table says."""
-    rules = provider_of(model)
+    rules = rules_for(model)
     assert rules is not None
     assert rules.minimum_for(model) == least
 
@@ -89,8 +90,39 @@ def test_every_provider_has_a_source_and_a_date() -> None:
 )
 def test_a_model_s_name_points_to_its_provider(model: str, name: str | None) -> None:
     """By prefix or by the start of the name."""
-    rules = provider_of(model)
+    rules = rules_for(model)
     assert (rules.name if rules else None) == name
+
+
+@pytest.mark.parametrize(
+    "model, given, day, name",
+    [
+        ("gpt-5.6", "openai", None, "openai-5.6"),
+        ("openai/gpt-5.6-mini", "openai", None, "openai-5.6"),
+        ("gpt-5.2", "openai", None, "openai"),
+        ("", "openai", None, "openai"),
+        ("", "openai-5.6", None, "openai-5.6"),
+        ("gpt-5.6", "groq", None, "groq"),
+        ("deepseek-chat", "", date(2025, 12, 31), "deepseek-2025"),
+        ("deepseek-chat", "", date(2026, 1, 1), "deepseek"),
+        ("", "deepseek", None, "deepseek"),
+        ("", "", None, None),
+        ("", "nobody", None, None),
+    ],
+)
+def test_the_rules_are_the_model_s_and_the_day_s(model: str, given: str, day: date | None, name: str | None) -> None:
+    """A provider's newer models and a rule that changed have rows of their own."""
+    rules = rules_for(model, given, day)
+    assert (rules.name if rules else None) == name
+
+
+def test_rows_of_one_provider_leave_no_day_and_share_none() -> None:
+    """For every kind of model exactly one row holds on each day on which rules change, and on the day before."""
+    rows = all_providers().values()
+    changes = {day for row in rows for day in (row.since, row.until) if day}
+    for day in changes | {day - timedelta(1) for day in changes}:
+        kinds = [(row.of or row.name, row.models) for row in rows if row.holds_on(day)]
+        assert sorted(kinds) == sorted({(row.of or row.name, row.models) for row in rows})
 
 
 @pytest.mark.parametrize(

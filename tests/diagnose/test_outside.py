@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from foreword.billing.usage import Usage
 from foreword.diagnose.captures import Capture
 from foreword.diagnose.causes.outside import explain_series
@@ -39,3 +41,13 @@ def test_the_first_step_of_a_series_has_no_route_before_it() -> None:
     """A cold first step whose earlier request lies outside the series is not compared with the last one."""
     outside = step("east", 0, None).capture
     assert "G1" not in codes([step("east", 0, outside), step("west", 1900, outside)])
+
+
+@pytest.mark.parametrize(
+    "time, counted_in_units", [(1_760_000_000.0, True), (1_770_000_000.0, False), (20.0, False), (float("inf"), False)]
+)
+def test_an_old_log_is_judged_by_the_rules_of_its_day(time: float, *, counted_in_units: bool) -> None:
+    """DeepSeek counted in units of 64 tokens until 2026; a time that is no date has today's rules."""
+    first = replace(step("deepseek", 0, None).capture, time=time, model="deepseek-chat")
+    later = replace(step("deepseek", 1856, None).capture, time=time, model="deepseek-chat")
+    assert ("G4" in codes([Step(first, None, 0, 2000), Step(later, first, 1900, 2000)])) is counted_in_units

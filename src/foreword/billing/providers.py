@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib.resources import files
 from typing import Any
@@ -17,7 +18,15 @@ from foreword.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ProviderRules:
-    """One provider's rules; multipliers are of the input price, lives in seconds, 0 for none promised."""
+    """One provider's rules; multipliers are of the input price, lives in seconds, 0 for none promised.
+
+    Attributes:
+        of: the provider, where the row is for some of its models or days only.
+        models: a pattern that names of the models it is for begin with; "" for all.
+        since: the first day it holds; None for ever before.
+        until: the first day it no longer holds; None while it does.
+        checked: the day its source was read.
+    """
 
     name: str
     minimum: int
@@ -32,6 +41,14 @@ class ProviderRules:
     long_life: int = 0
     long_write: Decimal = Decimal(0)
     by_model: Mapping[str, int] = field(default_factory=dict)
+    of: str = ""
+    models: str = ""
+    since: date | None = None
+    until: date | None = None
+
+    def holds_on(self, day: date) -> bool:
+        """Whether a request of that day was served under this row."""
+        return (self.since is None or self.since <= day) and (self.until is None or day < self.until)
 
     def minimum_for(self, model: str) -> int:
         """The least number of tokens this model caches."""
@@ -57,7 +74,7 @@ def _rules(name: str, row: dict[str, Any]) -> ProviderRules:
 
 
 def provider(name: str) -> ProviderRules:
-    """The rules of a provider; raises ConfigError with the nearest names."""
+    """The row of that name, whatever day it held on; raises ConfigError with the nearest names."""
     rules = all_providers().get(name.lower())
     if rules is None:
         near = difflib.get_close_matches(name.lower(), all_providers(), n=2, cutoff=0.4) or list(all_providers())
@@ -71,14 +88,22 @@ _STARTS = {
 }  # fmt: skip
 
 
-_OPENAI_WITH_BREAKPOINTS = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|\d\d)")
+def rules_for(model: str = "", provider: str = "", day: date | None = None) -> ProviderRules | None:
+    """The rules a request was served under, or None where neither name says whose they are.
 
-
-def provider_of(model: str) -> ProviderRules | None:
-    """The provider a model's name points to, or None."""
+    Args:
+        model: as the request names it; with a provider in front (``openai/gpt-5.2``) that provider is meant.
+        provider: the provider, where it is known; wins over the model's name.
+        day: when the request was made. Without it the rules of today are meant.
+    """
     prefix, _, name = model.lower().rpartition("/")
-    if prefix in {"", "openai"} and _OPENAI_WITH_BREAKPOINTS.match(name):
-        return all_providers()["openai-5.6"]
-    if prefix in all_providers():
-        return all_providers()[prefix]
-    return next((all_providers()[owner] for start, owner in _STARTS.items() if name.startswith(start)), None)
+    known = all_providers()
+    owner = next((one for one in (provider.lower(), prefix) if one in known), "") or next(
+        (one for start, one in _STARTS.items() if name.startswith(start)), ""
+    )
+    if not owner:
+        return None
+    day = day or datetime.now(UTC).date()
+    rows = [row for row in known.values() if owner in {row.name, row.of} and row.holds_on(day)]
+    meant = (row for row in rows if row.models and re.match(row.models, name))
+    return next(meant, None) or next((row for row in rows if row.name == owner or not row.models), None)

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 def command(*, prefix_tokens: int, suffix_tokens: int, requests: int, read_multiplier: Decimal | None, write_multiplier: Decimal | None, provider: str | None, model: str | None, style: str) -> None:  # fmt: skip
     """Print the arithmetic of a saving line by line: steady state, N requests with writes, break-even, minimum and step."""
     from foreword.billing.prices import price_of
-    from foreword.billing.providers import provider as rules_of
-    from foreword.billing.providers import provider_of
+    from foreword.billing.providers import provider as row_of
+    from foreword.billing.providers import rules_for
     from foreword.billing.savings import compute_savings
     from foreword.cli.render import dump
 
-    rules = rules_of(provider) if provider else provider_of(model) if model else None
+    rules = rules_for(model or "", row_of(provider).name if provider else "") if provider or model else None
     price = price_of(model, provider) if model else None
     read, write = (rules.read, rules.write) if rules else (Decimal("0.1"), Decimal("1.25"))
     if price and price.read is not None:

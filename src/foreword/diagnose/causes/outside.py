@@ -6,16 +6,19 @@ Each detector is given the steps of one lane in order and answers with at most o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from foreword.billing.providers import ProviderRules, all_providers, provider_of
+from foreword.billing.providers import ProviderRules, rules_for
 from foreword.diagnose.causes.table import Verdict
 
 if TYPE_CHECKING:  # sequence imports this module
     from foreword.diagnose.captures import Capture
     from foreword.diagnose.sequence import Step
 
+_DATES = 1e9, 4e9
+"""Times between these seconds are dates; smaller ones are counted from the start of a log."""
 _ENOUGH = 3
 """Requests a pattern over time needs before it is one."""
 _GROWTH = 1.2
@@ -51,8 +54,9 @@ def _input(step: Step) -> int | None:
 
 
 def _rules(step: Step) -> ProviderRules | None:
-    name = step.capture.route.partition("/")[0].lower()
-    return all_providers().get(name) or provider_of(step.capture.model)
+    capture, time = step.capture, step.capture.time or 0.0
+    day = datetime.fromtimestamp(time, UTC).date() if _DATES[0] < time < _DATES[1] else None
+    return rules_for(capture.model, capture.route.partition("/")[0], day)
 
 
 def _later(steps: Sequence[Step]) -> list[Step]:
