@@ -1,5 +1,6 @@
 """Workers found in a file and in Kubernetes, and a fleet kept equal to what was found."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,64 @@ async def test_a_worker_removed_by_hand_is_not_fought_over(tmp_path: Path) -> No
     path.write_text("")
     await discovery.look()
     assert names(fleet) == set()
+
+
+async def test_one_line_that_is_wrong_in_any_way_leaves_the_others(tmp_path: Path) -> None:
+    """A URL that cannot be read, ranks that are none, a client whose making or starting fails: each costs its own worker."""
+
+    class Unstartable(FakeWorker):
+        """Fails in a way nobody foresaw."""
+
+        async def start(self) -> None:
+            """Fails."""
+            raise UnicodeError("label too long")
+
+    path = tmp_path / "workers.txt"
+    path.write_text("http://[::1\nhttp://x?dp-size=none\nhttp://broken:1\nhttp://unstartable:1\nhttp://a:1\n")
+    fleet = Fleet(CacheAware())
+
+    def make_or_fail(url: str) -> FakeWorker:
+        if "broken" in url:
+            raise RuntimeError("broken")
+        return Unstartable(url) if "unstartable" in url else FakeWorker(url)
+
+    discovery = Discovery(fleet, FileSource(path), make_or_fail)
+    for _ in range(2):
+        await discovery.look()
+        assert names(fleet) == {"http://a:1"}
+
+
+async def test_looking_goes_on_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a source raises, the next look comes."""
+    monkeypatch.setattr("foreword.gateway.discovery.POLL_SECONDS", 0.0)
+    looks = 0
+
+    class Faulty:
+        """Fails once in a way nobody foresaw."""
+
+        async def list_urls(self) -> set[str]:
+            """Fails, then lists."""
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                raise RuntimeError("a fault")
+            return {"http://a:1"}
+
+    fleet = Fleet(CacheAware())
+    task = asyncio.create_task(Discovery(fleet, Faulty(), make).run())
+    async with asyncio.timeout(5):
+        while not names(fleet):
+            await asyncio.sleep(0.01)
+    task.cancel()
+
+
+def test_a_list_of_workers_has_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without end is not read to its end."""
+    monkeypatch.setattr("foreword.gateway.discovery.MAX_BODY", 10)
+    path = tmp_path / "workers.txt"
+    path.write_text("http://a:1\nhttp://b:1\n")
+    with pytest.raises(WorkerError, match="over 10 bytes"):
+        asyncio.run(FileSource(path).list_urls())
 
 
 class ApiServer:

@@ -57,6 +57,23 @@ def test_options(tmp_path: Path) -> None:
         ("ipc:///" + "x" * 100, "too long"),
         ("http://w?dp-rank=-1", "dp-rank is '-1'"),
         ("zmq+ipc:///run/w?dp-rank=1", "one engine, whatever its rank"),
+        ("http://a b:1", "a host that cannot be"),
+        ("http://a..b", "a host that cannot be"),
+        ("http://..", "a host that cannot be"),
+        ("http://w\0x", "a host that cannot be"),
+        ("http://" + "a" * 64, "a host that cannot be"),
+        ("http://" + "a." * 200 + "b", "a host that cannot be"),
+        ("http://w:0", "no usable port"),
+        ("http://w?kv-events=w", "kv-events is 'w', no address"),
+        ("http://w?kv-events=tcp://w", "no address to connect to"),
+        ("http://w?kv-events=tcp://w:0", "no address to connect to"),
+        ("http://w?kv-events=tcp://w:70000", "no address to connect to"),
+        ("http://w?kv-events=tcp://*:5557", "no address to connect to"),
+        ("http://w?kv-events=tcp://w:1&kv-replay=udp://w:2", "kv-replay is 'udp://w:2', no address"),
+        ("http://w?kv-replay=tcp://w:2", "Give kv-events as well"),
+        ("zmq+ipc:///run/w?handshake=x", "handshake is 'x', no address"),
+        ("http://w?key-file=/dev/zero", "is over 1,048,576 bytes"),
+        ("http://w?key-file=/dev/null", "holds no key"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, message: str) -> None:
@@ -64,6 +81,22 @@ def test_what_is_wrong_is_said(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         parse_worker_url(url)
     assert "u:p" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"one\ntwo", b"a key", "schl\u00fcssel".encode(), b"\0", b"x" * 9000])
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
+    """When the worker is named, not at each request; and what the file holds is not said."""
+    key = tmp_path / "key"
+    key.write_bytes(content)
+    with pytest.raises(ConfigError, match="holds no key") as caught:
+        parse_worker_url(f"http://w?key-file={key}")
+    assert content.decode() not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["a_b-c", "W.example.", "10.0.0.1", "[fe80::1]", "a" * 63])
+def test_hosts_that_can_be(host: str) -> None:
+    """Names of containers and services, addresses of both kinds."""
+    assert parse_worker_url(f"http://{host}:80").address == f"{host}:80"
 
 
 def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:

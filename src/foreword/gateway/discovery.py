@@ -48,11 +48,18 @@ class FileSource:
     async def list_urls(self) -> set[str]:
         """The lines that are neither empty nor comments."""
         try:
-            text = await asyncio.to_thread(self._path.read_text, "utf-8")
+            text = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
             raise WorkerError(f"The list of workers {self._path} cannot be read: {error}.") from error
         lines = (line.partition("#")[0].strip() for line in text.splitlines())
         return {line for line in lines if line}
+
+    def _read(self) -> str:
+        with self._path.open("rb") as file:
+            content = file.read(MAX_BODY + 1)
+        if len(content) > MAX_BODY:
+            raise ValueError(f"it is over {MAX_BODY:,} bytes")
+        return content.decode()
 
 
 class KubernetesSource:
@@ -83,7 +90,12 @@ class KubernetesSource:
             f"/apis/discovery.k8s.io/v1/namespaces/{quote(self._namespace)}/endpointslices"
             f"?labelSelector=kubernetes.io%2Fservice-name%3D{quote(self._service)}"
         )
-        return {self._url(address) for item in slices["items"] for address in _ready_addresses(item)}
+        try:
+            return {self._url(address) for item in slices["items"] for address in _ready_addresses(item)}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise WorkerError(
+                "The Kubernetes API answered with something that is no list of EndpointSlices."
+            ) from error
 
     def _url(self, address: str) -> str:
         host = f"[{address}]" if ":" in address else address
@@ -171,25 +183,40 @@ class Discovery:
     async def run(self) -> None:
         """Look, again and again, until cancelled."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                log.exception("discovery.fault")
             await asyncio.sleep(POLL_SECONDS)
 
     async def look(self) -> None:
         """Look once. A source that cannot be read changes nothing: the workers that are known go on."""
         try:
-            urls = {one for url in await self._source.list_urls() for one in expand_ranks(url)}
+            urls = {one for url in await self._source.list_urls() for one in self._ranks(url)}
         except ForewordError as error:
             log.warning("discovery.failed", error=str(error))
             return
         gone = [self._known.pop(url) for url in list(self._known) if url not in urls]
         await asyncio.gather(*(self._add(url) for url in sorted(urls - set(self._known))), *map(self._remove, gone))
 
+    def _ranks(self, url: str) -> list[str]:
+        try:
+            return expand_ranks(url)
+        except ConfigError as error:
+            self._refuse(url, error)
+            return []
+
+    def _refuse(self, url: str, error: ConfigError) -> None:
+        log.warning("discovery.refused", url=url.partition("?")[0][:200], error=str(error))
+
     async def _add(self, url: str) -> None:
         try:
             client = self._make(url)
             await self._fleet.add(client)
         except ConfigError as error:
-            log.warning("discovery.refused", url=url.partition("?")[0], error=str(error))
+            self._refuse(url, error)
+        except Exception:  # one worker's fault is not the others'
+            log.exception("discovery.fault", url=url.partition("?")[0][:200])
         else:
             self._known[url] = client.name
 

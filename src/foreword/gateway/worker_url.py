@@ -38,6 +38,13 @@ OPTIONS = (
     "kv-events", "kv-replay", "handshake", "model", "key-file", "ca", "cert", "cert-key", "dp-size", "dp-rank",
 )  # fmt: skip
 MAX_RANKS = 1024
+MAX_FILE_BYTES = 1 << 20
+"""Of a key or certificate."""
+_HOST = re.compile(
+    r"(?=.{1,254}(?::|$))[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?(?::\d*)?|\[[0-9A-Fa-f:.]+\](?::\d*)?"
+)
+_ENDPOINT = re.compile(r"tcp://(?:[A-Za-z0-9_.-]{1,253}|\*|\[[0-9A-Fa-f:.]+\]):(\d{1,5})|ipc:///?.{1,107}")
+_KEY = re.compile(r"[!-~]{1,8192}")
 DEFAULT_HANDSHAKE = "tcp://127.0.0.1:29550"
 """vLLM's default --data-parallel-rpc-port."""
 
@@ -141,7 +148,7 @@ def parse_worker_url(url: str) -> WorkerConnection:
         address=address,
         tls=Tls(files["ca"], files["cert"], files["cert-key"]) if secure else None,
         model=options.get("model", ""),
-        api_key=_read(Path(options["key-file"])).decode().strip() if "key-file" in options else "",
+        api_key=_read_key(Path(options["key-file"])) if "key-file" in options else "",
         kv_events=_offset(options.get("kv-events"), rank),
         kv_replay=_offset(options.get("kv-replay"), rank),
         handshake=options.get("handshake", DEFAULT_HANDSHAKE),
@@ -175,7 +182,23 @@ def _parse_options(query: str) -> dict[str, str]:
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(f"A worker's URL has no option {name!r}.", hint=f"Options: {', '.join(OPTIONS)}.")
+    for name in ("kv-events", "kv-replay", "handshake"):
+        _check_endpoint(name, options.get(name))
+    if "kv-replay" in options and "kv-events" not in options:
+        raise ConfigError("A worker's kv-replay is of no use without its events.", hint="Give kv-events as well.")
     return options
+
+
+def _check_endpoint(name: str, endpoint: str | None) -> None:
+    """Raise ConfigError unless a ZMQ socket can connect there, or bind there for a handshake."""
+    if endpoint is None:
+        return
+    match = _ENDPOINT.fullmatch(endpoint)
+    anywhere = name != "handshake" and endpoint.startswith("tcp://*")
+    if match is None or anywhere or not 0 < int(match[1] or 1) < 65_536:
+        raise ConfigError(
+            f"A worker's {name} is {endpoint[:100]!r}, no address to connect to.", hint="Write tcp://HOST:PORT."
+        )
 
 
 def _parse_ipc(netloc: str, path: str) -> str:
@@ -196,6 +219,12 @@ def _parse_host(url: str, netloc: str, path: str) -> str:
         raise ConfigError(f"The worker's URL {url[:100]!r} has no usable port: {error}.") from error
     if not netloc or netloc.startswith(":"):
         raise ConfigError(f"The worker's URL {url[:100]!r} names no host.", hint="Write scheme://HOST:PORT.")
+    if port == 0:
+        raise ConfigError(f"The worker's URL {url[:100]!r} has no usable port: 0.", hint="Write scheme://HOST:PORT.")
+    if _HOST.fullmatch(netloc) is None:
+        raise ConfigError(
+            f"The worker's URL {url[:100]!r} names a host that cannot be.", hint="Write scheme://HOST:PORT."
+        )
     if path not in ("", "/"):
         raise ConfigError(f"The worker's URL {url[:100]!r} has a path.", hint="Give the server's root, without /v1.")
     if port is None and urlsplit(url).scheme.startswith("grpc"):
@@ -205,6 +234,18 @@ def _parse_host(url: str, netloc: str, path: str) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"The worker's file {path} cannot be read: {error.strerror}.", path=str(path)) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"The worker's file {path} is over {MAX_FILE_BYTES:,} bytes.", path=str(path))
+    return content
+
+
+def _read_key(path: Path) -> str:
+    """A key as it stands in a header: one word of printable ASCII."""
+    key = _read(path).decode("latin-1").strip()
+    if _KEY.fullmatch(key) is None:
+        raise ConfigError(f"The worker's key file {path} holds no key.", hint="Write the key alone on one line.")
+    return key
