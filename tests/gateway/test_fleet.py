@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -276,6 +277,55 @@ async def test_workers_come_and_go_by_name() -> None:
     assert (fleet.models, fleet.ready) == ([], False)
 
 
+async def test_a_worker_that_cannot_be_started_is_not_left_behind() -> None:
+    """Whatever goes wrong as it is added: it can be added again, and holds nothing."""
+    worker = FakeWorker("a")
+    fleet = await started()
+    for error in (ConfigError("its files cannot be read"), UnicodeError("its name is none"), asyncio.CancelledError()):
+        worker.start = AsyncMock(side_effect=error)  # type: ignore[method-assign]
+        worker.stop = AsyncMock()  # type: ignore[method-assign]
+        with pytest.raises(type(error)):
+            await fleet.add(worker)
+        assert fleet.statistics() == ()
+        worker.stop.assert_awaited_once()
+    assert (await fleet.add(FakeWorker("a"))).state == "healthy"
+
+
+async def test_a_worker_removed_while_it_is_added_is_gone() -> None:
+    """No events are followed and nothing stays open, though it answers at last."""
+    worker, followed = FakeWorker("a"), Mock()
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def check_health() -> bool:
+        asked.set()
+        await answer.wait()
+        return True
+
+    worker.check_health = check_health  # type: ignore[method-assign]
+    worker.stop = AsyncMock()  # type: ignore[method-assign]
+    fleet = await started(follow=followed)
+    adding = asyncio.create_task(fleet.add(worker))
+    await asked.wait()
+    await fleet.remove("a")
+    stopped = worker.stop.await_count
+    answer.set()
+    with pytest.raises(ConfigError, match="no worker 'a'"):
+        await adding
+    assert worker.stop.await_count > stopped
+    assert (fleet.statistics(), followed.called) == ((), False)
+
+
+async def test_a_fault_in_one_workers_check_leaves_the_others_checked() -> None:
+    """It is unhealthy itself; who comes back is still found, for the checks go on."""
+    faulty, other = FakeWorker("a"), FakeWorker("b")
+    other.healthy = False
+    fleet = await started(faulty, other)
+    faulty.check_health = AsyncMock(side_effect=UnicodeError("label too long"))  # type: ignore[method-assign]
+    other.healthy = True
+    await fleet.check_due(5)
+    assert [member.state for member in fleet.statistics()] == ["unhealthy", "healthy"]
+
+
 async def test_a_worker_that_comes_back_is_taken_to_be_empty() -> None:
     """What was sent to its life before is not counted on."""
     worker = FakeWorker("a")
@@ -285,103 +335,3 @@ async def test_a_worker_that_comes_back_is_taken_to_be_empty() -> None:
     for worker.healthy in (False, True):
         await fleet.check("a")
     assert fleet.view.look_up(Prompt(list(range(200)))).expected == {}
-
-
-class FakeResponse:
-    """An answer in chunks; the last may be an error."""
-
-    def __init__(self, chunks: list[bytes | Exception], status: int = 200) -> None:
-        self.status, self.headers, self.chunks, self.closed = status, ((b"x-worker", b"1"),), list(chunks), False
-
-    async def read_chunk(self) -> bytes:
-        """The next."""
-        chunk = self.chunks.pop(0) if self.chunks else b""
-        if isinstance(chunk, Exception):
-            raise chunk
-        return chunk
-
-    def close(self) -> None:
-        """Noted."""
-        self.closed = True
-
-
-class FakeForwarder(FakeWorker):
-    """An HTTP worker."""
-
-    def __init__(self, name: str, *answers: Any) -> None:
-        super().__init__(name)
-        self.answers = list(answers)
-        self.seen: list[Any] = []
-
-    async def forward(self, method: str, path: str, headers: Any, body: bytes) -> Any:
-        """The next answer."""
-        self.seen.append((method, path, headers, body))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-async def forward(fleet: Fleet, text: bytes = b"hello") -> Any:
-    """Pass one request on."""
-    return await fleet.forward("m", Prompt(text=text), method="POST", path="/v1/x", headers=[(b"a", b"b")], body=text)
-
-
-async def test_bytes_pass_through_an_http_worker() -> None:
-    """Method, path, headers and body go; status, headers and chunks come."""
-    worker = FakeForwarder("a", FakeResponse([b"one", b"two"]))
-    fleet = await started(worker)
-    assignment, response = await forward(fleet)
-    assert (assignment.name, response.status, response.headers) == ("a", 200, ((b"x-worker", b"1"),))
-    assert worker.seen == [("POST", "/v1/x", ((b"a", b"b"),), b"hello")]
-    assert fleet.statistics()[0].requests == 1
-    assert [await response.read_chunk() for _ in range(3)] == [b"one", b"two", b""]
-    assert (fleet.statistics()[0].requests, fleet.statistics()[0].served) == (0, 1)
-    fleet.check_integrity()
-
-
-async def test_an_answer_closed_unread_is_off_the_books() -> None:
-    """A client that leaves before the first byte holds no slot."""
-    answer = FakeResponse([b"one"])
-    fleet = await started(FakeForwarder("a", answer))
-    _, response = await forward(fleet)
-    response.close()
-    response.close()
-    assert (answer.closed, fleet.statistics()[0].requests, fleet.statistics()[0].backlog_tokens) == (True, 0, 0)
-    fleet.check_integrity()
-
-
-async def test_a_worker_that_turns_a_request_away_is_not_unhealthy() -> None:
-    """A 503 sends the request elsewhere; the worker stays, since it was reached."""
-    busy = FakeForwarder("a", WorkerUnavailable("busy", status=503))
-    fleet = await started(busy, FakeForwarder("b", FakeResponse([b"ok"])), policy=LeastLoad())
-    assignment, response = await forward(fleet)
-    assert (assignment.name, await response.read_chunk()) == ("b", b"ok")
-    response.close()
-    assert fleet.statistics()[0].state == "healthy"
-
-
-async def test_an_answer_that_breaks_off_is_an_error() -> None:
-    """The error reaches whoever relays it, and counts against the worker."""
-    fleet = await started(FakeForwarder("a", FakeResponse([b"one", WorkerError("broke off")])))
-    _, response = await forward(fleet)
-    assert await response.read_chunk() == b"one"
-    with pytest.raises(WorkerError, match="broke off"):
-        await response.read_chunk()
-    response.close()
-    assert (fleet.statistics()[0].failures, fleet.statistics()[0].requests) == (1, 0)
-    fleet.check_integrity()
-
-
-async def test_http_requests_follow_their_text() -> None:
-    """Where no ids are known, what the prompt's text begins with decides."""
-    answers = [FakeResponse([]) for _ in range(20)]
-    fleet = await started(*(FakeForwarder(name, *answers[:9]) for name in "ab"))
-    first, response = await forward(fleet, b"system prompt " * 100 + b"one")
-    response.close()
-    other, response = await forward(fleet, b"another prompt " * 100)
-    response.close()
-    again, response = await forward(fleet, b"system prompt " * 100 + b"two, which is longer")
-    response.close()
-    assert first.name != other.name
-    assert again.name == first.name

@@ -13,13 +13,13 @@ import pytest
 from aiohttp import web
 
 from foreword.core.events import BlockStored
-from foreword.errors import ConfigError
 from foreword.gateway import chat
 from foreword.gateway.body_salt import worker_salt
 from foreword.testing.chat import ByteTokenizer, ChatMLTemplate
 from foreword.testing.server import Running, serve
 
 CHAT = "/v1/chat/completions"
+KEYS = "acme key-a\nacme key-a2\nglobex key-g admin\n"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
@@ -49,6 +49,8 @@ class Upstream:
         self.headers.append(dict(request.headers))
         if self.status != 200:
             return web.json_response({"error": {"message": "as told"}}, status=self.status)
+        if b"elsewhere" in body:
+            return web.Response(status=307, headers={"Location": "http://127.0.0.1:1/"})
         if b'"stream": true' not in body:
             return web.json_response({"choices": [], "usage": USAGE}, headers={"X-Worker": "7"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})  # uvicorn's case
@@ -57,6 +59,9 @@ class Upstream:
         if b"break" in body:
             assert request.transport is not None
             request.transport.abort()
+        if b"half" in body:
+            await response.write(b'data: {"n":')
+            return response
         try:
             while b"hang" in body:
                 await asyncio.sleep(0.02)
@@ -163,6 +168,21 @@ def test_a_stream_that_breaks_ends_in_an_error_event(gateway: Running) -> None:
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "worker_error"
 
 
+def test_a_stream_that_ends_too_soon_ends_in_an_error_event(gateway: Running) -> None:
+    """A connection closed as it should be makes half an answer no whole one."""
+    for path in (CHAT, "/v1/messages", "/v1/responses"):
+        first, half, error, *_ = post(gateway, body(stream=True, x="half"), path).text.split("\n\n")
+        assert (first, half, "before it was whole" in error) == ('data: {"n": 1}', 'data: {"n":', True)
+
+
+def test_a_redirect_does_not_lead_past_the_gateway(gateway: Running) -> None:
+    """It would take the client, its key and its prompt to wherever the worker says."""
+    response = post(gateway, body(x="elsewhere"))
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "worker_unavailable")
+    assert "redirect (status 307)" in response.json()["error"]["message"]
+    assert "location" not in response.headers
+
+
 def test_a_stream_breaks_in_the_words_of_its_api(gateway: Running) -> None:
     """Anthropic's and OpenAI's SDKs each raise the last event as an error."""
     for path, last in (("/v1/messages", "event: error"), ("/v1/responses", "event: error")):
@@ -209,28 +229,6 @@ def test_a_worker_that_is_down_is_503_and_another_takes_over(up: Upstream, gatew
         assert [post(gateway, body()).status_code for _ in range(5)] == [200] * 5
         assert httpx.delete(f"{gateway.url}/v1/workers/{second.url.replace('/', '%2F')}").status_code == 200
     assert post(gateway, body()).status_code == 503
-
-
-def test_workers_are_listed_added_and_removed(up: Upstream, gateway: Running) -> None:
-    """The admin's view: state, counts, what is wrong with a URL."""
-    names = [worker["name"] for worker in httpx.get(gateway.url + "/v1/workers").json()["workers"]]
-    assert names == ["fake", up.url]
-    for url, message in [("gopher://x", "begins with one of"), (up.url, "in the fleet already")]:
-        refused = httpx.post(gateway.url + "/v1/workers", json={"url": url})
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "url")
-        assert message in refused.json()["error"]["message"]
-    assert httpx.delete(gateway.url + "/v1/workers/nobody").status_code == 404
-
-
-def test_metrics_name_every_worker(up: Upstream, gateway: Running) -> None:
-    """Health and retries show."""
-    post(gateway, body())
-    text = httpx.get(gateway.url + "/metrics").text
-    assert f'foreword_worker_healthy{{model="up",worker="{up.url}"}} 1.0' in text
-    assert "foreword_worker_retries_total 0.0" in text
-
-
-KEYS = "acme key-a\nacme key-a2\nglobex key-g admin\n"
 
 
 def salt_of(up: Upstream) -> str:
@@ -374,18 +372,6 @@ def test_a_request_goes_to_the_rank_that_holds_its_prompt(up: Upstream) -> None:
         added = httpx.post(running.url + "/v1/workers", json={"url": "http://127.0.0.1:9?dp-size=2"}).json()
         assert [worker["name"] for worker in added["workers"]] == ["http://127.0.0.1:9@0", "http://127.0.0.1:9@1"]
     assert [headers["X-data-parallel-rank"] for headers in up.headers] == ["1"] * 3
-
-
-def test_grpc_workers_are_refused_where_there_are_organisations(tmp_path: Path) -> None:
-    """There is no salt over gRPC: the server does not start, and says why and what would do."""
-    keys = tmp_path / "keys"
-    keys.write_text(KEYS)
-    keys.chmod(0o600)
-    with (
-        pytest.raises(ConfigError, match="gRPC carries no cache salt"),
-        serve(worker_urls=("grpc://127.0.0.1:1",), api_keys=keys),
-    ):
-        pass
 
 
 def worker_of(running: Running, name: str) -> dict[str, Any]:

@@ -238,10 +238,18 @@ def test_load_of_one_rank() -> None:
         ([rb'{"text":"\"cached_tokens\": 9"}', b'{"usage":{"prompt_tokens":3}}'], TokenCounts(3, None, None)),
         ([b"x" * 5000, b'"cached_tokens":1' + b"x" * 9000], TokenCounts()),
         ([], TokenCounts()),
+        (
+            [b'{"usage":{"prompt_tokens":5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":500}}}'],
+            TokenCounts(5, None, None),
+        ),
+        (
+            [b'{"usage":{"prompt_tokens":1%b,"completion_tokens":1.5,"cached_tokens":1e300}}' % (b"0" * 40)],
+            TokenCounts(),
+        ),
     ],
 )
 def test_counts_are_read_off_both_ends(chunks: list[bytes], counts: TokenCounts) -> None:
-    """Streamed or not, OpenAI's or Anthropic's, however it was cut; the model's own words are no counts."""
+    """Streamed or not, OpenAI's or Anthropic's, however it was cut; the model's own words are no counts, nor what cannot be."""
     sniffer = UsageSniffer()
     for chunk in chunks:
         sniffer.push(chunk)

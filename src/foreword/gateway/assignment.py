@@ -11,7 +11,7 @@ from foreword.errors import WorkerError
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.member import Member
 from foreword.gateway.prefix_view import PrefixView
-from foreword.gateway.usage_sniffer import NO_COUNTS, TokenCounts, UsageSniffer
+from foreword.gateway.usage_sniffer import NO_COUNTS, StreamEnd, TokenCounts, UsageSniffer
 
 
 @dataclass(slots=True)
@@ -69,13 +69,29 @@ class Relay:
         self._response = response
         self._flight = flight
         self._sniffer = UsageSniffer()
+        self._end = StreamEnd()
+        self._first: bytes | None = None
         self.status = response.status
         self.headers = response.headers
+        self.streams = any(
+            name.lower() == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers
+        )
+
+    async def open(self) -> None:
+        """Wait for the body's first bytes: until they are there the request can go elsewhere. Raises WorkerError."""
+        try:
+            self._first = await self.read_chunk()
+        except BaseException:
+            self.close()
+            raise
 
     async def read_chunk(self) -> bytes:
         """The next bytes of the body; empty at its end. Raises WorkerError when the worker breaks off."""
+        if self._first is not None:
+            chunk, self._first = self._first, None
+            return chunk
         try:
-            chunk = await self._response.read_chunk()
+            chunk = await self._read()
         except WorkerError:
             self._flight.__exit__(*sys.exc_info())
             raise
@@ -83,8 +99,16 @@ class Relay:
             self._assignment.note_first_output(None)
         if chunk:
             self._sniffer.push(chunk)
+            if self.streams:
+                self._end.push(chunk)
         else:
             self._finish()
+        return chunk
+
+    async def _read(self) -> bytes:
+        chunk = await self._response.read_chunk()
+        if not chunk and self.streams and self.status == 200 and not self._end.seen:
+            raise WorkerError(f"The worker {self._assignment.name} ended its answer before it was whole.")
         return chunk
 
     def _finish(self) -> None:

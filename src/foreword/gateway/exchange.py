@@ -40,13 +40,14 @@ class Exchange:
         remarks: headers that endpoints add to the response, whole or streamed.
         status: of the response; 0 until it starts.
         error_body: how the route's API words an error.
+        within_event: a stream that is passed on stopped between two events' ends; what is said next must not join it.
         unread: the client may still be sending a body that nobody will read; the response is left open for a moment.
     """
 
     __slots__ = (
         "_receive", "_send", "admin", "body", "error_body", "error_event", "headers", "log", "method", "organisation",
         "path", "path_tail", "remarks", "request_id", "route", "scope", "sent", "started", "status",
-        "unread",
+        "unread", "within_event",
     )  # fmt: skip
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -66,6 +67,7 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.unread = False
+        self.within_event = False
         self.error_body: ErrorBody = openai_body
         self.error_event: ErrorEvent | None = None
         self.log: dict[str, Any] = {}
@@ -164,7 +166,7 @@ class Exchange:
         if not self.status:
             await self.respond(self.error_body(error, self.request_id), status=error.status, headers=error.headers)
         elif self.error_event is not None:
-            await self.send_event(self.error_event(error))
+            await self.send_event((b"\n\n" if self.within_event else b"") + self.error_event(error))
             await self.end_stream()
 
 

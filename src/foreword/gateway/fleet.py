@@ -19,11 +19,10 @@ import structlog
 
 from foreword.errors import ConfigError, ForewordError, ModelNotFound, WorkerError, WorkerUnavailable
 from foreword.gateway.assignment import Assignment, Relay
-from foreword.gateway.http_worker import ProxyResponse
-from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics
+from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics, Sample, member_samples
 from foreword.gateway.policies import Policy, RoutingRequest
 from foreword.gateway.prefix_view import Lookup, PrefixView, Prompt
-from foreword.gateway.resilience import RetryBudget
+from foreword.gateway.resilience import RetryBudget, unavailable
 from foreword.generation import GenerateOutput, GenerateRequest
 
 log = structlog.get_logger()
@@ -37,7 +36,6 @@ MAX_ATTEMPTS = 3
 PREFIX_KEYS = 4
 """Blocks of a prompt's opening that ``prefix_hash`` goes by: 256 tokens."""
 
-Sample = tuple[str, tuple[str, ...], float]
 Follow = Callable[[Client, PrefixView], "asyncio.Task[None] | None"]
 """Starts following a worker's KV events, if it has any; called when the worker was first reached."""
 
@@ -131,9 +129,16 @@ class Fleet:
             await member.client.stop()
 
     async def add(self, worker: Client) -> MemberStatistics:
-        """Take a worker in while running; raises ConfigError when there is one by its name."""
+        """Take a worker in while running; raises ConfigError when there is one by its name, or it cannot be started at all.
+
+        One that cannot be started, or whose adding was given up, is not left behind.
+        """
         member = self._enlist(worker)
-        await self._start(member)
+        try:
+            await self._start(member)
+        except BaseException:
+            await self._let_go(member)
+            raise
         log.info("worker.added", worker=worker.name, healthy=member.healthy)
         return member.statistics(self._clock())
 
@@ -145,16 +150,24 @@ class Fleet:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await member.idle.wait()
-        if self._members.pop(name, None) is not None:
-            await self._stop(member)
-            self.view.remove_worker(name)
+        if self._has(member):
+            await self._let_go(member)
             log.info("worker.removed", worker=name, unfinished=member.load.requests)
+
+    def _has(self, member: Member) -> bool:
+        """Whether it was not removed meanwhile."""
+        return self._members.get(member.name) is member
+
+    async def _let_go(self, member: Member) -> None:
+        if self._has(member):
+            del self._members[member.name]
+            self.view.remove_worker(member.name)
+        await self._stop(member)
 
     def _member(self, name: str) -> Member:
         member = self._members.get(name)
         if member is None:
-            known = ", ".join(self._members) or "none"
-            raise ConfigError(f"There is no worker {name[:200]!r}.", hint=f"Workers: {known}.", worker=name)
+            raise _no_worker(name, self._members)
         return member
 
     async def check_forever(self) -> None:
@@ -167,7 +180,17 @@ class Fleet:
         """Ask those whose turn it is: who is away at every tick, who is well at every few."""
         everyone = tick % round(HEALTH_INTERVAL / COMEBACK_INTERVAL) == 0
         due = [member for member in self._members.values() if everyone or not member.healthy]
-        await asyncio.gather(*map(self._check, due))
+        await asyncio.gather(*map(self._check_apart, due))
+
+    async def _check_apart(self, member: Member) -> None:
+        """Check one of many: a fault in it makes that one unhealthy and leaves the others' checks going."""
+        try:
+            await self._check(member)
+        except ConfigError:
+            log.info("worker.gone_already", worker=member.name)
+        except Exception:
+            log.exception("worker.check_fault", worker=member.name)
+            member.healthy = False
 
     async def check(self, name: str) -> bool:
         """Ask one worker how it is; raises ConfigError when there is none by that name."""
@@ -179,6 +202,9 @@ class Fleet:
                 healthy = await member.client.check_health()
         except (ForewordError, OSError, TimeoutError):
             healthy = False
+        if not self._has(member):
+            await self._stop(member)  # removed while it was asked, it may have connected anew
+            raise _no_worker(member.name, self._members)
         if healthy and not member.healthy:
             await self._reached(member)
         elif member.healthy and not healthy:
@@ -192,7 +218,7 @@ class Fleet:
         self.view.clear_sent(member.name)
         if self._greet is not None:
             await self._greet(member.client)
-        if self._follow is not None and member.events is None:
+        if self._follow is not None and member.events is None and self._has(member):
             member.events = self._follow(member.client, self.view)
 
     # Requests
@@ -233,8 +259,8 @@ class Fleet:
 
     async def forward(
         self, model: str, prompt: Prompt, *, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
-    ) -> tuple[Assignment, ProxyResponse]:
-        """Pass an HTTP request on, to another worker when one fails before its answer's head.
+    ) -> tuple[Assignment, Relay]:
+        """Pass an HTTP request on, to another worker when one fails before the first bytes of its answer's body.
 
         The answer must be read to its end or closed: until then the request counts as in flight.
 
@@ -250,11 +276,14 @@ class Fleet:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(self._in_flight(assignment))
                     response = await client.forward(method, path, passed, body)
-                    return assignment, Relay(assignment, response, stack.pop_all())
+                    relay = Relay(assignment, response, stack.pop_all())
+                await relay.open()
             except WorkerError as error:
                 if not self._may_retry(assignment, error):
                     raise
                 failures.append(error)
+            else:
+                return assignment, relay
         raise AssertionError  # _attempts raises before it ends
 
     def _attempts(
@@ -270,14 +299,20 @@ class Fleet:
             fit = [
                 member
                 for name, member in self._members.items()
-                if name not in tried and member.forwards == forwards and member.can_take(model, now)
+                if name not in tried and member.serves(model, forwards=forwards) and member.can_begin(now)
             ]
             if not fit:
                 break
             assignment = self._assign(fit, prompt, lookup, now)
             tried.append(assignment.name)
             yield assignment
-        raise self._unavailable(model, failures, forwards=forwards)
+        now = self._clock()
+        waits = [
+            member.breaker.retry_after(now)
+            for member in self._members.values()
+            if member.serves(model, forwards=forwards)
+        ]
+        raise unavailable(model, waits, failures)
 
     def _assign(self, fit: list[Member], prompt: Prompt, lookup: Lookup, now: float) -> Assignment:
         candidates = [member.candidate(lookup.expected.get(member.name, 0), now) for member in fit]
@@ -321,21 +356,6 @@ class Fleet:
         self._retries += allowed
         return allowed
 
-    def _unavailable(self, model: str, failures: list[WorkerError], *, forwards: bool) -> WorkerUnavailable:
-        now = self._clock()
-        waits = [
-            member.breaker.retry_after(now)
-            for member in self._members.values()
-            if model in member.models and member.forwards == forwards
-        ]
-        seconds = max(
-            [1.0, min(waits, default=1.0), *(error.evidence.get("retry_after", 1.0) for error in failures[-1:])]
-        )
-        message = f"No worker of {model!r} can take the request now."
-        if failures and not isinstance(failures[-1], WorkerUnavailable):
-            message = f"Every worker of {model!r} failed this request; the last said: {failures[-1].message}"
-        return WorkerUnavailable(message, hint="Try again.", retry_after=seconds)
-
     @property
     def has_forwarders(self) -> bool:
         """Whether any worker takes HTTP requests as they are."""
@@ -360,18 +380,7 @@ class Fleet:
         """The workers' metrics."""
         yield "worker_retries", (), self._retries
         for member in self.statistics():
-            model = member.models[0] if member.models else ""
-            yield "worker_healthy", (member.name, model), float(member.state == "healthy")
-            yield "worker_requests_running", (member.name,), member.worker.running
-            yield "worker_requests_waiting", (member.name,), member.worker.waiting
-            yield "worker_requests_in_flight", (member.name,), member.requests
-            yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
-            yield from _disk_samples(member)
-            yield "prefix_cache_predicted_tokens", (member.name, "exact"), member.predicted_tokens
-            yield "prefix_cache_reported_tokens", (member.name, "exact"), member.reported_tokens
-            yield "prefix_cache_predicted_tokens", (member.name, "approximate"), member.guessed_tokens
-            yield "prefix_cache_reported_tokens", (member.name, "approximate"), member.guessed_reported_tokens
-            yield "prefix_cache_mispredictions", (member.name,), member.mispredicted
+            yield from member_samples(member)
 
     def check_integrity(self) -> None:
         """Raise AssertionError when the books do not balance."""
@@ -380,9 +389,7 @@ class Fleet:
             member.load.check_integrity()
 
 
-def _disk_samples(member: MemberStatistics) -> Iterator[Sample]:
-    """The metrics of a worker's disk tier."""
-    if (disk := member.worker.disk) is not None:
-        yield "prompt_cache_disk_blocks", (member.name,), disk.held
-        for what in ("bytes", "stored", "read", "evicted", "damaged", "failed"):
-            yield f"prompt_cache_disk_{what}", (member.name,), getattr(disk, what)
+def _no_worker(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        f"There is no worker {name[:200]!r}.", hint=f"Workers: {', '.join(known) or 'none'}.", worker=name
+    )

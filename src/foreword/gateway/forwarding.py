@@ -14,10 +14,9 @@ import structlog
 
 from foreword.errors import ForewordError
 from foreword.gateway import sse
-from foreword.gateway.assignment import Assignment
+from foreword.gateway.assignment import Assignment, Relay
 from foreword.gateway.body_salt import set_cache_salt, worker_salt
 from foreword.gateway.exchange import ErrorEvent, Exchange, Handler
-from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.prefix_view import Prompt
 from foreword.gateway.serving import Serving
 
@@ -133,16 +132,13 @@ class Forwarding:
             response.close()
             self._note(exchange, peek.model, assignment, token_ids)
 
-    async def _relay(self, exchange: Exchange, model: str, response: ProxyResponse) -> None:
-        streams = any(
-            name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-            for name, value in response.headers
-        )
-        await exchange.start_relay(response.status, response.headers, self._error_event if streams else None)
+    async def _relay(self, exchange: Exchange, model: str, response: Relay) -> None:
+        await exchange.start_relay(response.status, response.headers, self._error_event if response.streams else None)
         chunk = await response.read_chunk()
-        if streams:
+        if response.streams:
             self._serving.note_first_token(exchange, model)
         while chunk:
+            exchange.within_event = not chunk.endswith((b"\n\n", b"\r\n\r\n"))
             await exchange.send_event(chunk)
             chunk = await response.read_chunk()
         await exchange.end_stream()

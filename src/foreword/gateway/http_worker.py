@@ -146,7 +146,7 @@ class HttpWorker:
 
         Raises:
             WorkerUnavailable: the worker could not be reached or sent the request away (429, 502, 503, 504).
-            WorkerError: the connection broke before the head came.
+            WorkerError: the connection broke before the head came, or the answer is a redirect.
         """
         session = self._require_session()
         try:
@@ -167,6 +167,9 @@ class HttpWorker:
             response.close()
             message = f"The worker {self.name} turned the request away with status {response.status}."
             raise WorkerUnavailable(message, retry_after=_retry_after(response), status=response.status)
+        if 300 <= response.status < 400:  # followed by the client, it would lead past the gateway
+            response.close()
+            raise WorkerError(f"The worker {self.name} answered with a redirect (status {response.status}).")
         return _HttpResponse(self.name, response)
 
     def _headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:

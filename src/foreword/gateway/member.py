@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -14,6 +14,8 @@ from foreword.gateway.resilience import CircuitBreaker
 from foreword.generation import GenerateOutput, GenerateRequest, WorkerStatistics
 
 MemberState = Literal["healthy", "unhealthy", "draining"]
+Sample = tuple[str, tuple[str, ...], float]
+"""A metric's name, labels and value."""
 
 
 class Client(Protocol):
@@ -139,9 +141,13 @@ class Member:
             return "draining"
         return "healthy" if self.healthy else "unhealthy"
 
-    def can_take(self, model: str, now: float) -> bool:
-        """Whether a request for the model may be sent to it."""
-        return self.state == "healthy" and model in self.models and self.breaker.can_begin(now)
+    def serves(self, model: str, *, forwards: bool) -> bool:
+        """Whether requests for the model, of this kind, are for it."""
+        return model in self.models and self.forwards == forwards
+
+    def can_begin(self, now: float) -> bool:
+        """Whether a request may be sent to it now."""
+        return self.state == "healthy" and self.breaker.can_begin(now)
 
     def candidate(self, cached_tokens: int, now: float) -> Candidate:
         """The worker as a policy sees it."""
@@ -192,3 +198,22 @@ class Member:
             self.guesses.reported_tokens,
             self.client.statistics(),
         )
+
+
+def member_samples(member: MemberStatistics) -> Iterator[Sample]:
+    """One worker's metrics."""
+    model = member.models[0] if member.models else ""
+    yield "worker_healthy", (member.name, model), float(member.state == "healthy")
+    yield "worker_requests_running", (member.name,), member.worker.running
+    yield "worker_requests_waiting", (member.name,), member.worker.waiting
+    yield "worker_requests_in_flight", (member.name,), member.requests
+    yield "worker_kv_usage_ratio", (member.name,), member.worker.kv_usage
+    if (disk := member.worker.disk) is not None:
+        yield "prompt_cache_disk_blocks", (member.name,), disk.held
+        for what in ("bytes", "stored", "read", "evicted", "damaged", "failed"):
+            yield f"prompt_cache_disk_{what}", (member.name,), getattr(disk, what)
+    yield "prefix_cache_predicted_tokens", (member.name, "exact"), member.predicted_tokens
+    yield "prefix_cache_reported_tokens", (member.name, "exact"), member.reported_tokens
+    yield "prefix_cache_predicted_tokens", (member.name, "approximate"), member.guessed_tokens
+    yield "prefix_cache_reported_tokens", (member.name, "approximate"), member.guessed_reported_tokens
+    yield "prefix_cache_mispredictions", (member.name,), member.mispredicted

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from foreword.errors import WorkerError, WorkerUnavailable
 
 BreakerState = Literal["closed", "open", "half_open"]
 
@@ -83,3 +86,15 @@ class RetryBudget:
             return False
         self._requests -= self.requests_per_retry
         return True
+
+
+def unavailable(model: str, waits: Iterable[float], failures: Sequence[WorkerError]) -> WorkerUnavailable:
+    """What to say when no worker is left: how the last failed, and when to come again.
+
+    ``waits`` are the seconds until each worker's breaker lets a request pass.
+    """
+    asked = (float(error.evidence.get("retry_after", 1.0)) for error in failures[-1:])
+    message = f"No worker of {model!r} can take the request now."
+    if failures and not isinstance(failures[-1], WorkerUnavailable):
+        message = f"Every worker of {model!r} failed this request; the last said: {failures[-1].message}"
+    return WorkerUnavailable(message, hint="Try again.", retry_after=max(1.0, min(waits, default=1.0), *asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -43,12 +43,21 @@ class WorkerEndpoints:
             clients = [self._make(url) for url in expand_ranks(exchange.decode(_ADD).url)]
             if len(self._fleet.statistics()) + len(clients) > MAX_WORKERS:
                 raise Refusal(f"There may be {MAX_WORKERS} workers at most.", status=409, code="too_many")
-            for client in clients:
-                await self._fleet.add(client)
+            await self._add_all(clients)
         except ConfigError as error:
             raise Refusal(str(error), param="url", code="invalid_value") from error
         added = [self._describe(client.name) for client in clients]
         await exchange.respond_json(added[0] if len(added) == 1 else {"workers": added}, status=201)
+
+    async def _add_all(self, clients: Sequence[Client]) -> None:
+        """Every rank of a server, or none of them; raises ConfigError."""
+        for position, client in enumerate(clients):
+            try:
+                await self._fleet.add(client)
+            except ConfigError:
+                for added in clients[:position]:
+                    await self._fleet.remove(added.name)
+                raise
 
     async def remove(self, exchange: Exchange) -> None:
         """Drain a worker and let it go; the answer comes when it has gone."""
