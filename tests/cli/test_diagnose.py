@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cases.build import assistant, chat, prose, system, talk, user
+from tests.cases.build import assistant, chat, prose, system, talk, tools, user
 
 from foreword.cli import reading
 from foreword.cli.main import main
+from foreword.diagnose.captures import capture_of
 from foreword.diagnose.causes import all_causes
 from foreword.diagnose.layout import neutral_layout
+from foreword.report.layers import dive
 from foreword.testing.words import WordTokenizer
 
 
@@ -239,13 +241,49 @@ def test_dive_shows_layers_and_keeps_text_out_of_the_page(tmp_path: Path) -> Non
     assert "<script" not in page.read_text()
 
 
+SECRETS = ("sk-live-4f9a", "ann@example.org", "Merger with Initech", "internal_price_tool", "10:00:01")
+
+
+def test_a_page_to_be_shared_has_no_secret_in_it(tmp_path: Path) -> None:
+    """Whatever part of the request it stands in and whatever became of it: nothing of it is on the default page."""
+    rows = []
+    for n in range(3):
+        head = f"Key {SECRETS[0]}.\n{prose(40)}\nIt is 10:00:0{n}.\nUser: {SECRETS[1]}\n{prose(40, 2)}"
+        body = chat(system(head), user(f"{SECRETS[2]}?"), assistant("No."), user("Why?"), tools=tools(2))
+        body["tools"][0]["function"]["description"] = f"{SECRETS[3]} {n}"
+        body["metadata"] = {"user": SECRETS[1]}
+        rows.append(json.dumps(body))
+    (tmp_path / "log.jsonl").write_text("\n".join(rows))
+    run("dive", "log.jsonl", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert "A1" in page
+    assert [secret for secret in SECRETS if secret in page] == []
+    run("dive", "log.jsonl", "--html", "page.html", "--no-redact")
+    page = Path("page.html").read_text()
+    assert [secret for secret in SECRETS if secret not in page] == []
+
+
+def test_layers_of_what_no_template_renders_count_nothing(tmp_path: Path) -> None:
+    """Tools that the template leaves out are shown and have no tokens; the layers add up to what is rendered."""
+    body = chat(system(prose(40)), user("Why?"), tools=tools(3))
+    tokenizer = WordTokenizer()
+    for layout, is_read in ((neutral_layout, True), (lambda d: neutral_layout({**d, "tools": None}), False)):
+        for earlier in (None, capture_of(body)):
+            shown = dive(capture_of(body), earlier, tokenizer, layout)
+            assert sum(layer.tokens for layer in shown.layers) == shown.tokens == len(tokenizer.encode(layout(body)))
+            assert {layer.state == "unread" for layer in shown.layers if layer.path.startswith("tools")} == {
+                not is_read
+            }
+            assert [layer.tokens > 0 for layer in shown.layers[:3]] == [is_read] * 3
+            if shown.diff:
+                assert shown.diff.shared_tokens == shown.tokens
+
+
 async def test_the_viewer_follows_the_cursor(tmp_path: Path) -> None:
     """The content of the layer under the cursor is shown on the right."""
     from textual.widgets import Static
 
     from foreword.cli.dive_viewer import make_app
-    from foreword.diagnose.captures import capture_of
-    from foreword.report.layers import dive
 
     shown = dive(capture_of(chat(system("Be kind."), user("Why?"))), None, WordTokenizer(), neutral_layout)
     app = make_app([shown])

@@ -14,10 +14,10 @@ body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;paddin
 h1{font-size:1.3rem}h2{font-size:1rem;margin:2rem 0 .3rem;overflow-wrap:anywhere}
 .bar{display:flex;height:14px;border-radius:4px;overflow:hidden;margin:.4rem 0 1rem}
 .bar i{display:block;min-width:1px;border-right:1px solid #fff6}
-.reused{background:var(--reused)}.lost{background:var(--lost)}.new{background:var(--new)}
+.reused{background:var(--reused)}.lost{background:var(--lost)}.new{background:var(--new)}.unread{display:none}
 details{border-left:5px solid;margin:2px 0;padding:2px 8px}summary{cursor:pointer;display:flex;gap:1rem}
 details.reused{border-color:var(--reused);background:none}details.lost{border-color:var(--lost);background:none}
-details.new{border-color:var(--new);background:none}
+details.new{border-color:var(--new);background:none}details.unread{border-color:var(--line);background:none;display:block}
 summary b{min-width:11rem}summary span{font-variant-numeric:tabular-nums;min-width:6rem}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;border-top:1px solid var(--line);padding-top:.4rem}
 table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid var(--line);padding:.3rem .5rem;text-align:left;vertical-align:top}
@@ -32,7 +32,7 @@ def page(dives: Sequence[Dive], *, redact: bool = True) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Foreword dive</title><style>{_STYLE}</style><h1>Prompt layers</h1>"
-        f"<p>Reused layers are green, identical ones out of reach orange, new ones grey. {note}</p>{body}</html>\n"
+        f"<p>Reused layers are green, identical ones out of reach orange, new ones grey; unread ones the template leaves out. {note}</p>{body}</html>\n"
     )
 
 

@@ -16,12 +16,13 @@ from foreword.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tool, system text or message.
+    """One tool, system text or message, or the frame that the template puts around them.
 
     Attributes:
         start: its first token, counted over the layers.
-        tokens: how long it is.
-        state: "reused", "lost" (identical in an earlier request and out of reach), or "new".
+        tokens: how long it is; 0 where the template leaves it out.
+        state: "reused", "lost" (identical in an earlier request and out of reach), "new", or "unread" where the
+            template leaves it out.
     """
 
     name: str
@@ -34,16 +35,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Dive:
-    """A request's layers, and the verdict against the request before it."""
+    """A request's layers, its length in tokens as rendered, and the verdict against the request before it."""
 
     source: str
     layers: tuple[Layer, ...]
+    tokens: int
     diff: Diff | None
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all layers."""
-        return sum(layer.tokens for layer in self.layers)
 
     @property
     def efficiency(self) -> float:
@@ -59,15 +56,29 @@ def dive(capture: Capture, earlier: Capture | None, tokenizer: Tokenizer, layout
     known = list(_parts(earlier.document)) if earlier else []
     same = common_prefix([text for _, _, text in parts], [text for _, _, text in known])
     before = {text for _, _, text in known}
+    has_tools = _renders_tools(capture.document, layout)
     layers: list[Layer] = []
     start = 0
     for index, (name, path, text) in enumerate(parts):
+        if path.startswith("tools[") and not has_tools:
+            layers.append(Layer(name, path, text, start, 0, "unread"))
+            continue
         count = len(tokenizer.encode(text))
         state = "reused" if index < same else "lost" if text in before else "new"
         layers.append(Layer(name, path, text, start, count, state))
         start += count
     diff = diff_prompts(earlier.document, capture.document, tokenizer, layout=layout) if earlier else None
-    return Dive(capture.source, tuple(layers), diff)
+    total = diff.b_tokens if diff else len(tokenizer.encode(layout(capture.document)))
+    if total > start:
+        layers.append(Layer("frame", "", "", start, total - start, "reused" if 0 < len(parts) == same else "new"))
+    return Dive(capture.source, tuple(layers), total, diff)
+
+
+def _renders_tools(document: Any, layout: Layout) -> bool:
+    """Whether the template puts the tools anywhere; many small models' do not."""
+    if isinstance(document, str) or not document.get("tools"):
+        return False
+    return layout({**document, "tools": None}) != layout(document)
 
 
 def _parts(document: Any) -> Iterator[tuple[str, str, str]]:
