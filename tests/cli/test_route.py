@@ -40,7 +40,17 @@ def test_the_how_to_shows_what_is_printed() -> None:
 
 @pytest.mark.parametrize(
     "arguments, message",
-    [(["--policy", "nearest"], "no routing policy"), (["--workers", "0"], "x>=1"), (["--prefill-rate", "0"], "x>0")],
+    [
+        (["--policy", "nearest"], "no routing policy"),
+        (["--policy", "builtins:list"], "has no method choose"),
+        (["--policy", "tests.gateway.test_policies:Astray"], "Astray chose -1 of 8 workers"),
+        (["--policy", "tests.gateway.test_policies:Faulty"], "Faulty failed: KeyError: 'no such worker'"),
+        (["--workers", "0"], "1<=x<=1024"),
+        (["--workers", "1000000000"], "1<=x<=1024"),
+        (["--prefill-rate", "0"], "x>0"),
+        (["--prefill-rate", "nan"], "no number"),
+        (["--trace", "/dev/null"], "holds no request"),
+    ],
 )
 def test_wrong_input_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
     """No traceback."""

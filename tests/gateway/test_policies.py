@@ -16,11 +16,31 @@ from foreword.gateway.policies import (
     PrefixHash,
     RoutingRequest,
     choose_home,
+    choose_worker,
     make_policy,
     rank_by_hash,
 )
 
 REQUEST = RoutingRequest(num_tokens=4096, prefix_key=b"opening")
+
+
+class Astray:
+    """Chooses what is not there."""
+
+    def __init__(self, chosen: Any = -1) -> None:
+        self.chosen = chosen
+
+    def choose(self, *_: Any) -> Any:
+        """Return no index."""
+        return self.chosen
+
+
+class Faulty:
+    """Fails."""
+
+    def choose(self, *_: Any) -> int:
+        """Raise what a mistake of one's own raises."""
+        raise KeyError("no such worker")
 
 
 def workers(*candidates: dict[str, Any]) -> list[Candidate]:
@@ -152,6 +172,18 @@ def test_a_policy_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert make_policy("own_policy:Last").choose(REQUEST, workers({}, {}, {})) == 2
     with pytest.raises(ConfigError, match="has no method choose"):
         make_policy("own_policy:Not")
+    (tmp_path / "wrong_policy.py").write_text("def choose(:")
+    with pytest.raises(ConfigError, match="SyntaxError"):
+        make_policy("wrong_policy:Last")
+
+
+@pytest.mark.parametrize("chosen", [-1, 3, None, 1.0, "0"])
+def test_a_choice_of_nobody_is_said(chosen: Any) -> None:
+    """A policy of one's own that errs is named, and no other worker gets the request by chance."""
+    with pytest.raises(ConfigError, match=f"Astray chose {chosen!r} of 3 workers"):
+        choose_worker(Astray(chosen), REQUEST, workers({}, {}, {}))
+    with pytest.raises(ConfigError, match="Faulty failed: KeyError"):
+        choose_worker(Faulty(), REQUEST, workers({}, {}, {}))
 
 
 @pytest.mark.parametrize("name", ["cache-aware", "", "no_such_module:Policy", "random:NoSuchClass", ":", "a:b:c"])

@@ -28,6 +28,9 @@ def test_the_mooncake_trace_adds_up() -> None:
         ('{"timestamp": 0, "input_length": "9", "output_length": 1, "hash_ids": []}', "Expected `int`, got `str`"),
         ('{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}', "prompt of 0 tokens"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1, 2]}', "names 2 blocks"),
+        ('{"timestamp": 0, "input_length": 5000000000, "output_length": 1, "hash_ids": []}', "<= 2147483648"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": -1, "hash_ids": []}', ">= 0"),
+        ('{"timestamp": -1, "input_length": 5, "output_length": 1, "hash_ids": []}', "Line 2 .* earlier than the one"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import click
 
 from foreword.cli.numbers import FiniteRange
+from foreword.errors import ConfigError
 from foreword.gateway.policies import POLICIES, make_policy
 from foreword.gateway.route_replay import RouteResult, WorkerModel, replay_routes
 from foreword.trace.readers import MOONCAKE_BLOCK_SIZE, read_mooncake
 
+MAX_WORKERS = 1024
+"""As many as a gateway takes."""
 POSITIVE = click.IntRange(min=1)
 RATE = FiniteRange(min=0, min_open=True)
 
@@ -22,7 +25,7 @@ RATE = FiniteRange(min=0, min_open=True)
 @click.option(
     "--trace", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Mooncake JSONL."
 )
-@click.option("--workers", default=8, show_default=True, type=POSITIVE, help="How many workers.")
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, MAX_WORKERS), help="How many workers.")
 @click.option("--blocks", default=6000, show_default=True, type=POSITIVE, help="Blocks each worker's cache holds.")
 @click.option("--policy", default="cache_aware", show_default=True, help=f"{', '.join(POLICIES)}, or module:Class.")
 @click.option(
@@ -54,6 +57,8 @@ def command(
     model = WorkerModel(blocks, block_size, prefill_rate, decode_rate)
     chosen = make_policy(policy, random.Random(seed))  # noqa: S311 - a simulation's chance
     result = replay_routes(read_mooncake(trace), chosen, workers, model)
+    if not result.ttft:
+        raise ConfigError(f"The trace {trace} holds no request.")
     report = summarize(result, policy, model)
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
 

@@ -20,7 +20,7 @@ import structlog
 from foreword.errors import ConfigError, ForewordError, ModelNotFound, WorkerError, WorkerUnavailable
 from foreword.gateway.assignment import Assignment, Relay
 from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics, Sample, member_samples
-from foreword.gateway.policies import Policy, RoutingRequest
+from foreword.gateway.policies import Policy, RoutingRequest, choose_worker
 from foreword.gateway.prefix_view import Lookup, PrefixView, Prompt
 from foreword.gateway.resilience import RetryBudget, unavailable
 from foreword.generation import GenerateOutput, GenerateRequest
@@ -318,7 +318,7 @@ class Fleet:
         candidates = [member.candidate(lookup.expected.get(member.name, 0), now) for member in fit]
         opening = lookup.keys[min(len(lookup.keys), PREFIX_KEYS) - 1] if lookup.keys else prompt.text
         request = RoutingRequest(prompt.num_tokens, opening, prompt.sticky_key)
-        chosen = self._policy.choose(request, candidates)
+        chosen = choose_worker(self._policy, request, candidates)
         member = fit[chosen]
         exact = prompt.token_ids is not None and self.view.is_exact(member.name)
         predicted = lookup.predicted.get(member.name, 0) if exact else None

@@ -108,7 +108,9 @@ class KvSubscriber:
             try:
                 batches = await request_replay(self._context, self.replay_endpoint, self.follower.replay_from)
             except (WorkerError, TimeoutError, zmq.ZMQError) as error:
-                log.warning("kv_events.replay_failed", endpoint=self.replay_endpoint, error=str(error))
+                log.warning(
+                    "kv_events.replay_failed", endpoint=self.replay_endpoint, error=str(error) or type(error).__name__
+                )
                 return False
             if not self.follower.replayed(batches):
                 return True

@@ -66,6 +66,23 @@ class Policy(Protocol):
         """Return an index into ``candidates``, which is never empty."""
 
 
+def choose_worker(policy: Policy, request: RoutingRequest, candidates: Sequence[Candidate]) -> int:
+    """Ask a policy; raises ConfigError when it fails or chooses none of the candidates, as one of a user's own may."""
+    try:
+        chosen = policy.choose(request, candidates)
+    except Exception as error:
+        raise ConfigError(
+            f"The routing policy {type(policy).__name__} failed: {type(error).__name__}: {error}.",
+            hint="Its choose must return an index for any request and candidates.",
+        ) from error
+    if not isinstance(chosen, int) or not 0 <= chosen < len(candidates):
+        raise ConfigError(
+            f"The routing policy {type(policy).__name__} chose {chosen!r} of {len(candidates)} workers.",
+            hint="Its choose must return an index into the candidates.",
+        )
+    return chosen
+
+
 def load(candidate: Candidate) -> tuple[int, int, int, float]:
     """How busy a worker is, the most telling number first; smaller is freer."""
     return candidate.requests, candidate.waiting, candidate.backlog_tokens, candidate.recent_tokens
@@ -225,9 +242,9 @@ def _import_policy(path: str) -> Policy:
     module, _, attribute = path.partition(":")
     try:
         policy: Policy = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever the user's module raises
         raise ConfigError(
-            f"The routing policy {path!r} cannot be made: {error}.",
+            f"The routing policy {path!r} cannot be made: {type(error).__name__}: {error}.",
             hint="Name an importable class that takes no arguments.",
             policy=path,
         ) from error

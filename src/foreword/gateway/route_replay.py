@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from foreword.errors import ConfigError
 from foreword.gateway.load import WorkerLoad
-from foreword.gateway.policies import Candidate, Policy, RoutingRequest
+from foreword.gateway.policies import Candidate, Policy, RoutingRequest, choose_worker
 from foreword.trace.records import TraceRequest
 from foreword.trace.replay import BlockCache
 
@@ -127,7 +127,7 @@ def replay_routes(requests: Iterable[TraceRequest], policy: Policy, workers: int
             worker.settle(request.time)
         candidates = [worker.candidate(request) for worker in fleet]
         opening = str(request.blocks[0]).encode() if request.blocks else b""
-        chosen = policy.choose(RoutingRequest(request.input_tokens, opening), candidates)
+        chosen = choose_worker(policy, RoutingRequest(request.input_tokens, opening), candidates)
         ttft.append(fleet[chosen].run(request, candidates[chosen].cached_tokens))
         input_tokens += request.input_tokens
     totals = tuple(WorkerTotals(worker.requests, worker.prefill_tokens, worker.hit_tokens) for worker in fleet)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -16,24 +18,37 @@ MOONCAKE_BLOCK_SIZE = 512
 MAX_LINE_BYTES = 16 << 20
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+
+
 class _MooncakeLine(msgspec.Struct):
     timestamp: float
-    input_length: int
-    output_length: int
+    input_length: _Tokens
+    output_length: _Tokens
     hash_ids: tuple[int, ...]
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRequest]:
     """Yield the requests of a Mooncake JSONL trace: {timestamp ms, input_length, output_length, hash_ids}.
 
-    Raises ConfigError naming the line that is not of this form.
+    Raises ConfigError naming the line that is not of this form, or earlier than the one before.
     """
+    latest = -math.inf
     decoder = msgspec.json.Decoder(_MooncakeLine)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
                 if line.strip():
-                    yield _decode_mooncake(decoder, line, number, path)
+                    request = _decode_mooncake(decoder, line, number, path)
+                    if request.time < latest:
+                        raise ConfigError(
+                            f"Line {number} of {path} is earlier than the one before.",
+                            hint="Sort the trace by its timestamps.",
+                            path=str(path),
+                            line=number,
+                        )
+                    latest = request.time
+                    yield request
     except OSError as error:
         raise ConfigError(f"The trace {path} cannot be read: {error.strerror}.", path=str(path)) from error
 
