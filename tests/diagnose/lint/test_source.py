@@ -25,6 +25,10 @@ PLANTED = {
     "listdir": ("B1", 'system_prompt = "Files: " + " ".join(os.listdir(folder))'),
     "iterdir": ("B1", 'system_prompt = "Files: " + " ".join(str(p) for p in Path(folder).iterdir())'),
     "dumps": ("B2", "system_prompt = RULES + json.dumps(schema)"),
+    "dictionary filled in a loop": ("B2", "schema = {}\nfor name in names:\n    schema[name] = 1\nsystem_prompt = RULES + json.dumps(schema)"),
+    "dictionary taken over": ("B2", "schema = {}\nschema.update(given)\nsystem_prompt = RULES + json.dumps(schema)"),
+    "value of a dictionary": ("B2", 'def build_system_prompt(fields):\n    text = ""\n    for name, value in fields.items():\n        text += json.dumps(value)\n    return text'),
+    "content": ("A1", 'system_message_content = RULES\nsystem_message_content += f"The current time is {datetime.now()}."'),
     "locale": ("A1", 'system_prompt = "Price " + locale.currency(3.5)'),
     "helper": ("A1", 'def stamp():\n    return datetime.now().isoformat()\n\n\ndef head():\n    return f"At {stamp()}"\n\n\nclient.messages.create(model=m, system=head(), messages=ms)'),
     "method": ("A1", 'class Agent:\n    def __init__(self):\n        self.started = datetime.now()\n\n    def build_system_prompt(self):\n        return f"Started {self.started}"\n'),
@@ -52,6 +56,11 @@ CLEAN = {
     "behind the marker": 'client.messages.create(model=m, messages=ms, system=[{"type": "text", "text": RULES, "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": str(datetime.now())}])',
     "sorted in place": 'def head():\n    names = list({"b", "a"})\n    names.sort()\n    return names\n\n\nsystem_prompt = ", ".join(head())',
     "other class": "class Clock:\n    def text(self):\n        return str(datetime.now())\n\n\nclass Agent:\n    def text(self):\n        return RULES\n\n    def system_prompt(self):\n        return self.text()\n",
+    "named literal": 'schema = {"type": "object", "title": title}\nsystem_prompt = RULES + json.dumps(schema)',
+    "quoted text": "def build_system_prompt(name: str):\n    return RULES + json.dumps(name, ensure_ascii=False)",
+    "quoted key": 'def build_system_prompt(fields):\n    text = ""\n    for name, value in fields.items():\n        text += json.dumps(name)\n    return text',
+    "list of keys": "system_prompt = RULES + json.dumps([key for key in schema.keys() if key != name])",
+    "time zone": 'system_prompt = f"Times are in {datetime.now().astimezone().tzinfo}."',
     "suppressed": 'system_prompt = f"Now {datetime.now()}"  # foreword: ignore[A1]',
 }  # fmt: skip
 
@@ -102,3 +111,10 @@ def test_safe_fixes_change_the_expression_and_nothing_else(before: str, after: s
 def test_a_file_that_does_not_parse_has_no_finding() -> None:
     """Other linters say so."""
     assert lint_source("def (:\n", "x.py") == []
+
+
+def test_telemetry_sends_no_prompt() -> None:
+    """A module that writes prompts down for people is left alone by the folder it is in, and by no other folder above."""
+    text = f'{HEAD}system_prompt = f"Now {{datetime.now()}}"\n'
+    assert lint_source(text, "app/telemetry/spans.py") == []
+    assert [finding.code for finding in lint_source(text, "tracing/app/head.py")] == ["A1"]

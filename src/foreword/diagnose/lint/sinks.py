@@ -23,7 +23,9 @@ _SYSTEM_CLASSES = frozenset(
     }
 )
 _HEAD_KEYS = frozenset({"system", "instructions", "tools", "system_instruction", "systemInstruction", "functions"})
-_HEAD_NAME = re.compile(r"(^|_)(system|sys|developer)_?(prompt|message|msg|instructions?|text|blocks?)$", re.IGNORECASE)
+_HEAD_NAME = re.compile(
+    r"(^|_)(system|sys|developer)_?(prompt|message|msg|instructions?|text|blocks?)(_content|_text)?$", re.IGNORECASE
+)
 _HEAD_ROLES = frozenset({"system", "developer"})
 
 

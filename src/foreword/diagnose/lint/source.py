@@ -10,10 +10,11 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from foreword.diagnose.lint.findings import Edit, LintFinding
 from foreword.diagnose.lint.sinks import is_head_name, sinks_of
-from foreword.diagnose.lint.sources import PASSING_CALLS, Taint, import_aliases, resolve, source_of
+from foreword.diagnose.lint.sources import PASSING_CALLS, Taint, dotted, import_aliases, resolve, source_of
 
 Taints = frozenset[Taint]
 _NONE: Taints = frozenset()
@@ -26,10 +27,15 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass
 class _Scope:
-    """Names and what they are tainted with, in one function or module."""
+    """Names and what they are tainted with, in one function or module.
+
+    Attributes:
+        plain: names that hold a text or a dictionary as it is written down, which JSON always writes the same.
+    """
 
     names: dict[str, Taints] = field(default_factory=dict)
     owner: str = ""
+    plain: set[str] = field(default_factory=set)
 
 
 class _Module:
@@ -92,6 +98,8 @@ class _Module:
         scope = _Scope(dict(self._module.names), owner)
         for argument in [*function.args.args, *function.args.kwonlyargs]:
             scope.names.pop(argument.arg, None)
+            if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "str":
+                scope.plain.add(argument.arg)
         self._assign(function.body, scope)
         return scope
 
@@ -113,12 +121,15 @@ class _Module:
             found = self.taints(node.value, scope)
             for target in node.targets:
                 self._bind(target, found, scope)
+                self._note_plain(target, node.value, scope)
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
             self._bind(node.target, self.taints(node.value, scope), scope)
         elif isinstance(node, ast.AugAssign):
             self._bind(node.target, self.taints(node.value, scope) | self.taints(node.target, scope), scope)
         elif isinstance(node, ast.For):
             self._bind(node.target, self._iterated(node.iter, scope), scope)
+            if isinstance(node.target, ast.Tuple) and _is_items(node.iter):
+                scope.plain.add(dotted(node.target.elts[0]))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             self._mutate(node.value, scope)
 
@@ -127,6 +138,7 @@ class _Module:
         if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)):
             return
         name = call.func.value.id
+        scope.plain.discard(name)
         if call.func.attr in {"append", "extend", "insert", "add", "update"}:
             added = frozenset(t for argument in call.args for t in self.taints(argument, scope))
             scope.names[name] = scope.names.get(name, _NONE) | added
@@ -144,6 +156,13 @@ class _Module:
                 self._bind(element, found, scope)
         elif isinstance(target, ast.Subscript):
             self._bind(target.value, found | self.taints(target.value, scope), scope)
+
+    def _note_plain(self, target: ast.AST, value: ast.AST, scope: _Scope) -> None:
+        """Take note of a name that holds a text or a written-down dictionary, until it is bound or filled anew."""
+        if isinstance(target, ast.Name) and _is_plain(value):
+            scope.plain.add(target.id)
+        else:
+            scope.plain.discard(dotted(target.value if isinstance(target, ast.Subscript) else target))
 
     def taints(self, node: ast.AST | None, scope: _Scope, depth: int = 0) -> Taints:
         """What varies in an expression's value."""
@@ -163,6 +182,8 @@ class _Module:
             return scope.names.get(node.id, _NONE)
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             return self._attributes.get(f"{scope.owner}.{node.attr}", _NONE)
+        if node.attr == "tzinfo":
+            return _NONE
         return self.taints(node.value, scope, depth)
 
     def _of_parts(self, node: ast.AST, scope: _Scope, depth: int) -> Taints:
@@ -211,7 +232,7 @@ class _Module:
         if name in {"sorted", "builtins.sorted"}:
             return frozenset(t for t in inside if t.code != "B1")
         if name in {"json.dumps", "orjson.dumps"}:
-            return inside | self._unsorted_dump(node)
+            return inside | self._unsorted_dump(node, scope)
         if name in {"list", "tuple", "enumerate"} and node.args and _is_set(node.args[0], self.aliases):
             return inside | {_set_order(node.args[0], node)}
         if isinstance(node.func, ast.Attribute):
@@ -258,13 +279,12 @@ class _Module:
             self._returns[id(function)] = frozenset(t for value in values for t in self.taints(value, scope, depth))
         return self._returns[id(function)]
 
-    def _unsorted_dump(self, node: ast.Call) -> Taints:
+    def _unsorted_dump(self, node: ast.Call, scope: _Scope) -> Taints:
         is_sorted = any(
             k.arg == "sort_keys" and isinstance(k.value, ast.Constant) and k.value.value for k in node.keywords
         )
-        is_plain = not node.args or isinstance(node.args[0], ast.Constant | ast.List | ast.Tuple | ast.JoinedStr)
-        is_literal = bool(node.args) and isinstance(node.args[0], ast.Dict)
-        if is_sorted or is_plain or is_literal or any(k.arg is None or k.arg == "option" for k in node.keywords):
+        is_plain = not node.args or _is_plain(node.args[0]) or dotted(node.args[0]) in scope.plain
+        if is_sorted or is_plain or any(k.arg is None or k.arg == "option" for k in node.keywords):
             return _NONE
         return frozenset({Taint("B2", "JSON with keys in whatever order they are in", "json.dumps", node)})
 
@@ -299,6 +319,19 @@ def _walk_node(node: ast.AST) -> Iterator[ast.AST]:
             yield from _walk_node(child)
 
 
+def _is_plain(node: ast.AST) -> bool:
+    """A text, or a dictionary or list whose order is the one it is written in, or a list of a dictionary's keys."""
+    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
+        first = node.generators[0].iter
+        return isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "keys"
+    return isinstance(node, ast.Constant | ast.JoinedStr | ast.List | ast.Tuple | ast.Dict)
+
+
+def _is_items(node: ast.AST) -> bool:
+    """Whether this goes through the items of a dictionary, whose keys are texts in JSON."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "items"
+
+
 def _is_set(node: ast.AST, aliases: dict[str, str]) -> bool:
     if isinstance(node, ast.Set | ast.SetComp):
         return True
@@ -330,8 +363,14 @@ def _edits(taint: Taint, snippet: str, start: int, end: int) -> tuple[Edit, ...]
     return ()
 
 
+_TELEMETRY = frozenset({"telemetry", "tracing", "observability", "instrumentation"})
+"""Folders whose modules write prompts down for people to look at, and send none."""
+
+
 def lint_source(text: str, file: str) -> list[LintFinding]:
-    """The findings of one Python file, by line; a file that does not parse has none of ours."""
+    """The findings of one Python file, by line; telemetry and a file that does not parse have none of ours."""
+    if PurePath(file).parent.name in _TELEMETRY:
+        return []
     try:
         module = _Module(text, file)
         return sorted(module.findings(), key=lambda f: (f.line, f.column, f.code))
