@@ -1,5 +1,6 @@
 """Counts shared between gateways, over a real Redis server that the tests start."""
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from foreword.errors import ConfigError
 from foreword.gateway.fingerprints import DistinctFingerprints
@@ -137,6 +139,35 @@ async def test_never_there(tmp_path: Path) -> None:
     await shared.exchange()
     assert counts(shared) == {FINGERPRINTS: 1, CONNECTED: 0}
     await shared.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"hello\r\n", b"+hello\r\n", b"$9999999999\r\nxx", b"-NOAUTH first\r\n", None])
+async def test_what_is_no_redis_is_not_connected(
+    answer: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle gateway finds out as well; the loss is told once, not every second, and counts are its own."""
+    monkeypatch.setattr("foreword.gateway.shared_state.EXCHANGE_SECONDS", 0.2)
+
+    async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            if answer == b"":
+                break
+            writer.write(answer or b"")
+        writer.close()
+
+    made = Server(tmp_path)
+    async with await asyncio.start_server(answer_all, "127.0.0.1", 0) as listening:
+        made.url = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        shared = gateway(made, Clock())
+        with capture_logs() as logs:
+            for _ in range(3):
+                await shared.exchange()
+                assert not shared.connected
+            shared.add("m", "one")
+            await shared.exchange()
+        assert [entry["event"] for entry in logs] == ["shared_state.lost"]
+        assert counts(shared) == {FINGERPRINTS: 1, CONNECTED: 0}
+        await shared.close()
 
 
 def test_a_url_of_no_known_scheme() -> None:

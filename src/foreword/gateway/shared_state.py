@@ -20,6 +20,8 @@ log = structlog.get_logger()
 
 WINDOW_MINUTES = 5
 FLUSH_SECONDS = 1.0
+EXCHANGE_SECONDS = 10.0
+"""Seconds that one exchange may take, whatever the server sends."""
 MAX_PENDING = 100_000
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -53,6 +55,7 @@ class SharedFingerprints:
         self._counts: dict[str, float] = {}
         self._models: set[str] = set()
         self.connected = False
+        self._told = False  # whether the log says how it stands
 
     def add(self, model: str, fingerprint: str) -> None:
         """Note one request's fingerprint."""
@@ -76,16 +79,23 @@ class SharedFingerprints:
     async def exchange(self) -> None:
         """Send what was noted and fetch the counts; a lost server is noted and changes nothing else."""
         try:
-            await self._flush()
-            self._counts = {model: await self._count(model) for model in self._models}
+            async with asyncio.timeout(EXCHANGE_SECONDS):
+                await self._talk()
         except Exception as error:  # noqa: BLE001 - whatever a client library raises, requests go on
-            if self.connected or not self._counts:
+            if self.connected or not self._told:
                 log.warning("shared_state.lost", error=str(error) or type(error).__name__)
             self.connected, self._counts = False, {}
         else:
             if not self.connected:
                 log.info("shared_state.connected")
             self.connected = True
+        self._told = True
+
+    async def _talk(self) -> None:
+        if not await self._client.ping():  # with nothing to send or count, the only word exchanged
+            raise ConnectionError("what answers there is no Valkey or Redis")
+        await self._flush()
+        self._counts = {model: await self._count(model) for model in self._models}
 
     async def _flush(self) -> None:
         for (model, minute), fingerprints in list(self._pending.items()):
