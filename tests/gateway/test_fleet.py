@@ -237,6 +237,19 @@ async def test_models_are_told_apart() -> None:
         await ask(fleet, model="medium")
 
 
+async def test_before_any_worker_was_reached_a_model_is_not_unknown() -> None:
+    """A gateway that starts before its workers asks to be asked again; once there are models, another is no model."""
+    worker = FakeWorker("a", model="")
+    fleet = await started(worker)
+    with pytest.raises(WorkerUnavailable, match="No worker was reached yet"):
+        await ask(fleet)
+    worker.model = "m"
+    with pytest.raises(ModelNotFound):
+        await ask(fleet, model="other")
+    with pytest.raises(ModelNotFound, match="Served here: none"):
+        await ask(await started())
+
+
 async def test_a_client_that_leaves_frees_everything() -> None:
     """Closing the stream aborts at the worker and takes the request off the books."""
     worker = FakeWorker("a")

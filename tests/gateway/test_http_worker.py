@@ -21,12 +21,13 @@ class Server:
         self.requests: list[web.Request] = []
         self.bodies: list[bytes] = []
         self.status, self.headers, self.healthy = 200, {"X-Own": "1"}, True
+        self.models_status = 200
         self.broken = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     async def models(self, _: web.Request) -> web.Response:
         """One model."""
-        return web.json_response({"data": [{"id": "m1", "max_model_len": 4096}]})
+        return web.json_response({"data": [{"id": "m1", "max_model_len": 4096}]}, status=self.models_status)
 
     async def health(self, _: web.Request) -> web.Response:
         """As told."""
@@ -102,6 +103,16 @@ async def read(response: Any) -> bytes:
 async def test_it_learns_its_models(worker: HttpWorker) -> None:
     """Names and context length come from /v1/models."""
     assert (worker.models, worker.model, worker.max_model_len) == (("m1",), "m1", 4096)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_worker_that_wants_a_key_is_told_apart(server: tuple[Server, str], status: int) -> None:
+    """The log says how to give one."""
+    server[0].models_status = status
+    worker = HttpWorker(parse_worker_url(server[1]))
+    with pytest.raises(WorkerUnavailable, match=f"status {status}. Give its key with key-file=PATH"):
+        await worker.start()
+    await worker.stop()
 
 
 async def test_bytes_pass_untouched(server: tuple[Server, str], worker: HttpWorker) -> None:

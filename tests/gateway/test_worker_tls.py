@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from smg_grpc_proto.generated import vllm_engine_pb2, vllm_engine_pb2_grpc
 
-from foreword.errors import WorkerUnavailable
+from foreword.errors import ConfigError, WorkerUnavailable
 from foreword.gateway.grpc_worker import GrpcWorker
 from foreword.gateway.http_worker import HttpWorker
 from foreword.gateway.worker_url import parse_worker_url
@@ -124,3 +124,17 @@ async def test_grpcs(certificates: Path) -> None:
     with pytest.raises(WorkerUnavailable):
         await start(base, GrpcWorker)
     await server.stop(None)
+
+
+@pytest.mark.parametrize("scheme, worker", [("https", HttpWorker), ("grpcs", GrpcWorker)])
+@pytest.mark.parametrize("option", ["ca", "cert"])
+async def test_files_that_hold_nothing_of_tls_are_refused(
+    tmp_path: Path, scheme: str, worker: Any, option: str
+) -> None:
+    """By name, when the worker is started: not in a library's own log at each attempt."""
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("nothing")
+    made = worker(parse_worker_url(f"{scheme}://127.0.0.1:1?{option}={wrong}"))
+    with pytest.raises(ConfigError, match="TLS files cannot be used"):
+        await made.start()
+    await made.stop()

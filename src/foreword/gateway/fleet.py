@@ -99,10 +99,14 @@ class Fleet:
         return bool(self._members) and all(model in healthy for model in self.models) and bool(self.models)
 
     def find_model(self, model: str) -> Client:
-        """Any worker of a model, the healthy first, for its limits; raises ModelNotFound naming the models there are."""
+        """Any worker of a model, the healthy first; raises ModelNotFound, or WorkerUnavailable while no model is known."""
         serving = [member for member in self._members.values() if model in member.models]
         if serving:
             return max(serving, key=lambda member: member.state == "healthy").client
+        if self._members and not self.models:
+            raise WorkerUnavailable(
+                "No worker was reached yet, so no model is known.", hint="Try again.", retry_after=1
+            )
         known = ", ".join(map(repr, self.models)) or "none"
         raise ModelNotFound(f"There is no model {model[:200]!r}.", hint=f"Served here: {known}.", model=model)
 

@@ -100,6 +100,7 @@ class GrpcWorker:
         if self.connection.tls is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         tls = self.connection.tls
+        tls.context()  # reads the files as gRPC will, which tells of wrong ones in its own log alone
         credentials = grpc.ssl_channel_credentials(tls.read_ca(), *tls.read_client_pair())
         return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
 

@@ -213,7 +213,8 @@ class HttpWorker:
     async def _get_json(self, path: str) -> Any:
         status, text = await self._get(path)
         if status != 200:
-            raise WorkerUnavailable(f"The worker {self.name} answered {path} with status {status}.")
+            hint = "Give its key with key-file=PATH in its URL." if status in (401, 403) else ""
+            raise WorkerUnavailable(f"The worker {self.name} answered {path} with status {status}.", hint=hint)
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError as error:

@@ -68,7 +68,7 @@ class Tls:
         return _read(self.cert_key or self.cert), _read(self.cert)
 
     def context(self) -> ssl.SSLContext:
-        """For HTTP clients; raises ConfigError."""
+        """For HTTP clients; raises ConfigError for files that hold no authority, certificate or key."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
