@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 
 from foreword import CachedTokenizer, L0Config, L1Config, load_tokenizer
 from foreword.errors import SpecialTokenNotAllowed, TokenizerError
-from foreword.testing.crafted import RECIPES, Recipe, added, write
+from foreword.testing.crafted import RECIPES, Recipe, write
 from foreword.testing.histories import Difference, Oracle, Step, replay
 from foreword.testing.material import tokenizer_path
 from foreword.testing.reference import ENCODINGS, Reference, load_reference
+from foreword.testing.tokenizer_parts import added
 
 TURN = "<|im_start|>user\nthe capital of France, hello world {}<|im_end|>"
 FILLERS = (

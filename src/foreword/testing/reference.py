@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import tiktoken
 from tokenizers import Tokenizer
 
-from foreword.testing.crafted import CL100K, O200K, QWEN
+from foreword.testing.tokenizer_parts import CL100K, O200K, QWEN
 
 
 class Encode(Protocol):
