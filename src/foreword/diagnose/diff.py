@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-from foreword.diagnose.causes import Context, Verdict, detect
+from foreword.diagnose.causes import Context, Verdict
 from foreword.diagnose.causes.e_template import special_tokens
 from foreword.diagnose.changes import Change
-from foreword.diagnose.expected import Expected, is_in_newest_turn
+from foreword.diagnose.expected import is_in_newest_turn
+from foreword.diagnose.faults import Fault, find_faults
 from foreword.diagnose.layout import Layout, format_path, neutral_layout
 from foreword.diagnose.likeness import text_of
-from foreword.diagnose.notes import OutsideCause, add_note, expected_note, note_of, unmoved_notes
-from foreword.diagnose.pair import LAYOUT, TOKENIZER, Pair, Reading
+from foreword.diagnose.notes import OutsideCause
+from foreword.diagnose.pair import Pair, read_pair
 from foreword.diagnose.seam import Chip, chips, shared_tokens
 from foreword.diagnose.splice import PieceEncoder
 from foreword.diagnose.texts import common_prefix
 from foreword.tokens.tokenizer import Tokenizer
 
-MAX_SEAMS = 40
-"""Changes beyond this many are not looked at one by one: the first ones are what costs."""
 _SHOWN = 200
 _WINDOW = 3
 
@@ -93,15 +92,6 @@ class Diff:
         return self.relation == "identical"
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A change that moves tokens, where, and its cause."""
-
-    position: int
-    change: Change
-    verdict: Verdict
-
-
 def diff_prompts(
     a: Any,
     b: Any,
@@ -133,18 +123,16 @@ def diff_prompts(
         RequestError: a body is of no known API.
         TokenizerError: a text cannot be encoded.
     """
-    known = encoder or PieceEncoder(tokenizer)
-    first = Reading(tokenizer, layout, "A", known)
-    second = Reading(
-        other_tokenizer or tokenizer,
-        other_layout or layout,
-        "B" if other_layout else "A",
-        PieceEncoder(other_tokenizer) if other_tokenizer else known,
+    pair = read_pair(
+        a, b, tokenizer, layout=layout, other_tokenizer=other_tokenizer, other_layout=other_layout, encoder=encoder
     )
-    pair = Pair(a, b, first, second)
+    return _judge(pair, block_size=block_size, same_session=same_session, price=price)
+
+
+def _judge(pair: Pair, *, block_size: int, same_session: bool | None, price: Callable[[int], Decimal] | None) -> Diff:
     ids_a, ids_b = pair.ids("a"), pair.ids("b")
     shared = shared_tokens(ids_a, ids_b)
-    found, notes = _find(pair, shared, same_session=same_session)
+    found, notes = find_faults(pair, shared, same_session=same_session)
     fixes: dict[Change, str] = {}
     seams = tuple(_seams(pair, found, fixes, price))
     if not seams and _is_broken_template(pair, shared):
@@ -185,104 +173,12 @@ def _relation(pair: Pair, shared: int, seams: Sequence[Seam], notes: Sequence[Ou
     return "expected"
 
 
-def _find(pair: Pair, shared: int, *, same_session: bool | None) -> tuple[list[_Found], list[OutsideCause]]:
-    """The changes that move tokens, by where they do, with their causes; and what is only worth a note."""
-    context = Context(pair.a, pair.b, pair.changes, same_session)
-    expectation = Expected(pair, same_session=same_session)
-    found: list[_Found] = []
-    notes: list[OutsideCause] = []
-    end = len(pair.ids("a"))
-    limit = min(end, shared_limit(pair))
-    last_turn = last_turn_start(pair)
-    if shared == end == len(pair.ids("b")) or _is_text_append(pair):
-        return [], [note for change in pair.changes for note in unmoved_notes(change, context)]
-    for change in _by_place((*pair.environment(), *pair.changes))[:MAX_SEAMS]:
-        if change.op == "append" and not _hoists(pair, change):
-            continue
-        expected = expectation.reason(change)
-        position = pair.position(change) if not expected else end
-        if not expected and last_turn <= position < end and is_newest(change, context):
-            continue
-        if expected:
-            add_note(notes, expected_note(expected))
-        elif position >= limit:
-            notes += unmoved_notes(change, context)
-        else:
-            _add(found, notes, _Found(position, change, _verdict(change, context)))
-    return sorted(found, key=lambda item: item.position), notes
-
-
-def shared_limit(pair: Pair) -> int:
-    """A's length without its generation prompt: a change from there on takes nothing away."""
-    if isinstance(pair.a, str):
-        return len(pair.ids("a"))
-    body = {**pair.a, "add_generation_prompt": False}
-    text = pair.a_reading.layout(body)
-    return shared_tokens(pair.ids("a"), pair.a_reading.encoder.encode(text))
-
-
-def last_turn_start(pair: Pair) -> int:
-    """The token at which A's newest turn starts: what changes from there on is the newest question, not a fault."""
-    key = next(
-        (key for key in ("messages", "input") if isinstance(pair.a, dict) and isinstance(pair.a.get(key), list)), ""
-    )
-    if not key or not pair.a[key]:
-        return len(pair.ids("a"))
-    body = {**pair.a, key: pair.a[key][:-1], "add_generation_prompt": False}
-    return shared_tokens(pair.ids("a"), pair.a_reading.encoder.encode(pair.a_reading.layout(body)))
-
-
-_NEWEST = frozenset({"A1", "A2", "A3", "A4", "C1", "D1", "D4", "Z0"})
-"""Causes that are no fault in the newest turn."""
-
-
-def is_newest(change: Change, context: Context) -> bool:
-    """Whether a change is of a kind that is no fault in the newest turn."""
-    if context.layer(change) != "history":
-        return False
-    verdict = detect(change, context)
-    return verdict.cause.code in _NEWEST or (verdict.cause.code in {"C2", "C3"} and verdict.is_small)
-
-
-def _is_text_append(pair: Pair) -> bool:
-    return isinstance(pair.a, str) and all(change.op == "append" for change in pair.changes) and not pair.environment()
-
-
-def _by_place(changes: Sequence[Change]) -> list[Change]:
-    """Template and tokenizer first, then parameters, tools, system, history: as requests are rendered."""
-    order = {"chat_template": 0, "tokenizer": 1, "tools": 3, "system": 4, "instructions": 4, "messages": 5, "input": 5}
-    return sorted(changes, key=lambda change: order.get(str(change.path[0]) if change.path else "", 2))
-
-
-def _hoists(pair: Pair, change: Change) -> bool:
-    """Whether an appended system message is rendered ahead of what was there."""
-    roles = {str(item.get("role")) for item in change.b or () if isinstance(item, dict)}
-    return not pair.a_reading.is_neutral and bool(roles & {"system", "developer"})
-
-
-def _add(found: list[_Found], notes: list[OutsideCause], item: _Found) -> None:
-    if item.verdict.cause.scope == "expected":
-        add_note(notes, note_of(item.verdict))
-    elif item.verdict.cause.scope == "outside":
-        notes.append(note_of(item.verdict))
-    else:
-        found.append(item)
-
-
-def _verdict(change: Change, context: Context) -> Verdict:
-    if change is LAYOUT:
-        return Verdict.of("E7", "the same messages render to other text")
-    if change is TOKENIZER:
-        return Verdict.of("E6", "the same text encodes to other ids")
-    return detect(change, context)
-
-
 def _seams(
-    pair: Pair, found: Sequence[_Found], fixes: dict[Change, str], price: Callable[[int], Decimal] | None
+    pair: Pair, found: Sequence[Fault], fixes: dict[Change, str], price: Callable[[int], Decimal] | None
 ) -> Iterator[Seam]:
     """Each found change with its gains, all of them measured on requests composed and encoded after the fix."""
     shared = shared_tokens(pair.ids("a"), pair.ids("b"))
-    steps: list[tuple[_Found, int, int, tuple[Sequence[int], Sequence[int]]]] = []
+    steps: list[tuple[Fault, int, int, tuple[Sequence[int], Sequence[int]]]] = []
     before = pair.fixed({})
     for item in found:
         index = shared_tokens(*before)
@@ -304,7 +200,7 @@ def _gain(pair: Pair, fixes: Mapping[Change, str], shared: int) -> int:
     return shared_tokens(*pair.fixed(fixes)) - shared
 
 
-def _matters(pair: Pair, item: _Found, fixes: Mapping[Change, str], index: int) -> bool:
+def _matters(pair: Pair, item: Fault, fixes: Mapping[Change, str], index: int) -> bool:
     """A change in the newest turn of both matters only when a block or more of shared text stands behind it."""
     if not is_in_newest_turn(item.change, pair):
         return True
@@ -313,7 +209,7 @@ def _matters(pair: Pair, item: _Found, fixes: Mapping[Change, str], index: int) 
 
 def _seam(
     pair: Pair,
-    item: _Found,
+    item: Fault,
     sides: tuple[Sequence[int], Sequence[int]],
     *,
     alone: int,
@@ -365,7 +261,7 @@ def _template_seam(pair: Pair, shared: int, price: Callable[[int], Decimal] | No
     lost = len(pair.ids("a")) - shared
     evidence = f"the next turn keeps {shared} of the {lost + shared} tokens it should extend"
     change = Change("value", (), "", "")
-    item = _Found(shared, change, Verdict.of("E1", evidence))
+    item = Fault(shared, change, Verdict.of("E1", evidence))
     sides = (pair.ids("a"), pair.ids("b"))
     return _seam(pair, item, sides, alone=lost, together=lost, lost=lost, price=price)
 

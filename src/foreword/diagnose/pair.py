@@ -111,6 +111,28 @@ class Pair:
         return self.document("a", a), self.document("b", b)
 
 
+def read_pair(
+    a: Any,
+    b: Any,
+    tokenizer: Tokenizer,
+    *,
+    layout: Layout,
+    other_tokenizer: Tokenizer | None = None,
+    other_layout: Layout | None = None,
+    encoder: PieceEncoder | None = None,
+) -> Pair:
+    """Two requests as they are read: B by A's tokenizer and layout where it has none of its own."""
+    known = encoder or PieceEncoder(tokenizer)
+    first = Reading(tokenizer, layout, "A", known)
+    second = Reading(
+        other_tokenizer or tokenizer,
+        other_layout or layout,
+        "B" if other_layout else "A",
+        PieceEncoder(other_tokenizer) if other_tokenizer else known,
+    )
+    return Pair(a, b, first, second)
+
+
 def _sides(fixes: Mapping[Change, str]) -> tuple[Overrides, Overrides]:
     a: dict[Change, Side] = {change: "cut" for change, fix in fixes.items() if fix == "move"}
     b: dict[Change, Side] = {change: "cut" if fix == "move" else "a" for change, fix in fixes.items()}

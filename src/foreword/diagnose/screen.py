@@ -15,8 +15,8 @@ from typing import Any
 from foreword.diagnose.causes import Context
 from foreword.diagnose.changes import Change, changes_in, compare
 from foreword.diagnose.conversations import is_one_conversation, is_system
-from foreword.diagnose.diff import is_newest
 from foreword.diagnose.expected import ANOTHER, Expected
+from foreword.diagnose.faults import is_newest
 from foreword.diagnose.likeness import is_same, text_of
 from foreword.diagnose.notes import OutsideCause, add_note, expected_note
 from foreword.diagnose.texts import common_prefix
