@@ -96,6 +96,11 @@ def rules_for(model: str = "", provider: str = "", day: date | None = None) -> P
         provider: the provider, where it is known; wins over the model's name.
         day: when the request was made. Without it the rules of today are meant.
     """
+    return _row_for(model, provider, day or datetime.now(UTC).date())
+
+
+@functools.lru_cache(maxsize=1024)  # a log asks the same of every request
+def _row_for(model: str, provider: str, day: date) -> ProviderRules | None:
     prefix, _, name = model.lower().rpartition("/")
     known = all_providers()
     owner = next((one for one in (provider.lower(), prefix) if one in known), "") or next(
@@ -103,7 +108,6 @@ def rules_for(model: str = "", provider: str = "", day: date | None = None) -> P
     )
     if not owner:
         return None
-    day = day or datetime.now(UTC).date()
     rows = [row for row in known.values() if owner in {row.name, row.of} and row.holds_on(day)]
     meant = (row for row in rows if row.models and re.match(row.models, name))
     return next(meant, None) or next((row for row in rows if row.name == owner or not row.models), None)
