@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -294,7 +294,7 @@ async def test_a_worker_that_cannot_be_started_is_not_left_behind() -> None:
     """Whatever goes wrong as it is added: it can be added again, and holds nothing."""
     worker = FakeWorker("a")
     fleet = await started()
-    for error in (ConfigError("its files cannot be read"), UnicodeError("its name is none"), asyncio.CancelledError()):
+    for error in (ConfigError("its files cannot be read"), UnicodeError("its name is none")):
         worker.start = AsyncMock(side_effect=error)  # type: ignore[method-assign]
         worker.stop = AsyncMock()  # type: ignore[method-assign]
         with pytest.raises(type(error)):
@@ -337,6 +337,41 @@ async def test_a_fault_in_one_workers_check_leaves_the_others_checked() -> None:
     other.healthy = True
     await fleet.check_due(5)
     assert [member.state for member in fleet.statistics()] == ["unhealthy", "healthy"]
+
+
+async def test_a_client_stopped_under_its_calls_cancels_nobody() -> None:
+    """Libraries end such calls with CancelledError: the checks of others, and who adds or asks, must not take it for theirs."""
+    gone, other = FakeWorker("a"), FakeWorker("b")
+    other.healthy = False
+    fleet = await started(gone, other)
+    stopped = AsyncMock(side_effect=asyncio.CancelledError())
+    gone.check_health = stopped  # type: ignore[method-assign]
+    other.healthy = True
+    await fleet.check_due(5)
+    assert [member.state for member in fleet.statistics()] == ["unhealthy", "healthy"]
+    gone.healthy, gone.error = True, cast("Exception", asyncio.CancelledError())
+    fleet = await started(gone)
+    gone.check_health = AsyncMock(return_value=True)  # type: ignore[method-assign]
+    await fleet.check("a")
+    with pytest.raises(WorkerUnavailable):
+        await ask(fleet)
+    added = FakeWorker("c")
+    added.start = added.check_health = stopped  # type: ignore[method-assign]
+    assert (await fleet.add(added)).state == "unhealthy"
+
+
+async def test_being_cancelled_oneself_is_still_that() -> None:
+    """Whoever gives up on a worker gets no worker's error for it."""
+    worker = FakeWorker("a")
+    worker.gate.clear()
+    fleet = await started(worker)
+    asking = asyncio.create_task(ask(fleet))
+    while not worker.taken:
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert fleet.statistics()[0].failures == 0
 
 
 async def test_a_worker_that_comes_back_is_taken_to_be_empty() -> None:

@@ -17,12 +17,12 @@ from typing import cast
 
 import structlog
 
-from foreword.errors import ConfigError, ForewordError, ModelNotFound, WorkerError, WorkerUnavailable
+from foreword.errors import ConfigError, ModelNotFound, WorkerError, WorkerUnavailable
 from foreword.gateway.assignment import Assignment, Relay
 from foreword.gateway.member import Client, Forwarder, Generator, Member, MemberStatistics, Sample, member_samples
 from foreword.gateway.policies import Policy, RoutingRequest, choose_worker
 from foreword.gateway.prefix_view import Lookup, PrefixView, Prompt
-from foreword.gateway.resilience import RetryBudget, unavailable
+from foreword.gateway.resilience import RetryBudget, refusing_when_stopped, unavailable
 from foreword.generation import GenerateOutput, GenerateRequest
 
 log = structlog.get_logger()
@@ -116,7 +116,8 @@ class Fleet:
 
     async def _start(self, member: Member) -> None:
         try:
-            await member.client.start()
+            with refusing_when_stopped(member.name):
+                await member.client.start()
         except WorkerUnavailable as error:
             log.warning("worker.unreachable", worker=member.name, error=str(error))
         await self.check(member.name)
@@ -201,11 +202,7 @@ class Fleet:
         return await self._check(self._member(name))
 
     async def _check(self, member: Member) -> bool:
-        try:
-            async with asyncio.timeout(HEALTH_INTERVAL):
-                healthy = await member.client.check_health()
-        except (ForewordError, OSError, TimeoutError):
-            healthy = False
+        healthy = await member.is_well(HEALTH_INTERVAL)
         if not self._has(member):
             await self._stop(member)  # removed while it was asked, it may have connected anew
             raise _no_worker(member.name, self._members)
@@ -336,7 +333,8 @@ class Fleet:
         member.begin(assignment.uncached_tokens, self._clock())
         self.view.begin(member.name, assignment.keys)
         try:
-            yield
+            with refusing_when_stopped(member.name):
+                yield
         except WorkerError as error:
             self._note_failure(member, error)
             raise

@@ -77,7 +77,7 @@ class _HttpResponse:
     async def read_chunk(self) -> bytes:
         try:
             return await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed from this side
             raise WorkerError(f"The worker {self._worker} broke off its answer.") from error
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class HttpWorker:
             )
         except aiohttp.ClientConnectorError as error:
             raise WorkerUnavailable(f"The worker {self.name} cannot be reached.", retry_after=1) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
             raise WorkerError(
                 f"The worker {self.name} broke the connection: {error or type(error).__name__}."
             ) from error
@@ -200,12 +200,11 @@ class HttpWorker:
             self._statistics = read_load(text, self.connection.dp_rank)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
+        session = self._require_session()
         try:
-            async with self._require_session().get(
-                self.connection.base_url + path, headers=self._headers(())
-            ) as response:
+            async with session.get(self.connection.base_url + path, headers=self._headers(())) as response:
                 return response.status, await response.read()
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise WorkerUnavailable(
                 f"The worker {self.name} cannot be reached: {error or type(error).__name__}."
             ) from error

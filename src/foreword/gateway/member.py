@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from foreword.errors import ForewordError
 from foreword.gateway.http_worker import ProxyResponse
 from foreword.gateway.load import WorkerLoad
 from foreword.gateway.policies import Candidate
-from foreword.gateway.resilience import CircuitBreaker
+from foreword.gateway.resilience import CircuitBreaker, refusing_when_stopped
 from foreword.generation import GenerateOutput, GenerateRequest, WorkerStatistics
 
 MemberState = Literal["healthy", "unhealthy", "draining"]
@@ -140,6 +141,15 @@ class Member:
         if self.draining:
             return "draining"
         return "healthy" if self.healthy else "unhealthy"
+
+    async def is_well(self, seconds: float) -> bool:
+        """Whether the client says so, in that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                with refusing_when_stopped(self.name):
+                    return await self.client.check_health()
+        except (ForewordError, OSError, TimeoutError):
+            return False
 
     def serves(self, model: str, *, forwards: bool) -> bool:
         """Whether requests for the model, of this kind, are for it."""

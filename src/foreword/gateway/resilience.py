@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,3 +100,19 @@ def unavailable(model: str, waits: Iterable[float], failures: Sequence[WorkerErr
     if failures and not isinstance(failures[-1], WorkerUnavailable):
         message = f"Every worker of {model!r} failed this request; the last said: {failures[-1].message}"
     return WorkerUnavailable(message, hint="Try again.", retry_after=max(1.0, min(waits, default=1.0), *asked))
+
+
+@contextlib.contextmanager
+def refusing_when_stopped(worker: str) -> Iterator[None]:
+    """Around calls of a client: raise WorkerUnavailable where they end because the client was stopped meanwhile.
+
+    aiohttp and gRPC end such calls with CancelledError, though nobody cancelled the task. Let out, it would end what must
+    go on, like the checks of every other worker.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise WorkerUnavailable(f"The worker {worker} was let go meanwhile.", retry_after=1) from error
